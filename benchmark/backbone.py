@@ -1,0 +1,175 @@
+"""The frozen trunk and the one block that is trained.
+
+Only the class token leaves the last block, and the block's input is a constant of (image, view). So attention needs
+neither keys nor values of the other tokens: with x̂ the parameter-free normalisation of the input, the key of token j
+meets the query only through (W_kᵀ q)·x̂_j, and the values only through Σ_j a_j x̂_j. `LastBlock` computes that; the
+result equals the plain block's in value and in the gradient of every parameter (docs/tokens.md).
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.layers import Attention, LayerNorm, LayerScale, Mlp
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmark.errors import DataError
+from benchmark.protocol import Backbone
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the trunk says of n pictures: the raw class token (n, d) and the other tokens (n, l, d).
+
+    The other tokens are already normalised (without scale and shift) if the last block takes the class-token path,
+    raw otherwise. Methods pass tokens to the block and need not know.
+    """
+
+    cls: Tensor
+    rest: Tensor
+
+    def __len__(self) -> int:
+        return len(self.cls)
+
+    def __getitem__(self, index: Tensor | slice) -> "Tokens":
+        return Tokens(self.cls[index], self.rest[index])
+
+    def to(self, device: torch.device) -> "Tokens":
+        return Tokens(self.cls.to(device), self.rest.to(device))
+
+    @staticmethod
+    def cat(parts: "list[Tokens]") -> "Tokens":
+        return Tokens(torch.cat([part.cls for part in parts]), torch.cat([part.rest for part in parts]))
+
+
+def takes_class_token_path(block: nn.Module) -> bool:
+    """Whether the block is the plain pre-norm block whose class token can be computed alone."""
+    if type(block) is not Block or type(block.attn) is not Attention or type(block.mlp) is not Mlp:
+        return False
+    attention = block.attn
+    inner = (attention.q_norm, attention.k_norm, attention.norm, block.mlp.norm)
+    return (
+        all(isinstance(norm, nn.Identity) for norm in inner)
+        and getattr(attention, "gate", None) is None
+        and isinstance(block.norm1, LayerNorm | nn.LayerNorm)
+        and all(isinstance(scale, nn.Identity | LayerScale) for scale in (block.ls1, block.ls2))
+    )
+
+
+class LastBlock(nn.Module):
+    """The trained block and the frozen final norm: tokens in, the class token's feature h out."""
+
+    def __init__(self, block: Block, norm: nn.Module) -> None:
+        super().__init__()
+        self.block = block.requires_grad_(True)
+        self.norm = norm.requires_grad_(False)
+        self.fast = takes_class_token_path(block)
+
+    @property
+    def width(self) -> int:
+        return int(self.block.norm2.weight.numel())
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        return self.norm(self._class_token(tokens) if self.fast else self._plain(tokens))
+
+    def _plain(self, tokens: Tokens) -> Tensor:
+        whole = torch.cat([tokens.cls[:, None], tokens.rest], dim=1)
+        return self.block(whole)[:, 0]
+
+    def _class_token(self, tokens: Tokens) -> Tensor:
+        block, attention, norm = self.block, self.block.attn, self.block.norm1
+        x0, rest = tokens.cls, tokens.rest
+        heads, size, width = attention.num_heads, attention.head_dim, x0.shape[1]
+        w_q, w_k, w_v = attention.qkv.weight.view(3, heads, size, width).unbind(0)
+        bias = attention.qkv.bias
+        b_q, b_v = (bias.view(3, heads, 1, size)[k] if bias is not None else 0.0 for k in (0, 2))
+
+        x0_hat = F.layer_norm(x0, (width,), eps=norm.eps)
+        first = (x0_hat * norm.weight + norm.bias).expand(heads, -1, -1)
+        query = torch.bmm(first, w_q.transpose(1, 2)) + b_q  # heads, n, size
+        # W_kᵀ q, scaled by γ: what the normalised tokens are compared with. β and the key bias add the same number
+        # to every score of a head, which the softmax does not see.
+        probe = (torch.bmm(query * attention.scale, w_k) * norm.weight).transpose(0, 1)  # n, heads, width
+        own = (probe * x0_hat[:, None]).sum(2, keepdim=True)
+        weight = torch.cat([own, torch.bmm(probe, rest.transpose(1, 2))], dim=2).softmax(dim=2)
+        mixed = torch.bmm(weight[:, :, 1:], rest) + weight[:, :, :1] * x0_hat[:, None]
+        mixed = (mixed * norm.weight + norm.bias).transpose(0, 1)  # the weights sum to one, so β enters once
+        value = torch.bmm(mixed, w_v.transpose(1, 2)) + b_v
+        x = x0 + block.ls1(attention.proj(value.transpose(0, 1).flatten(1)))
+        return x + block.ls2(block.mlp(block.norm2(x)))
+
+
+class Trunk(nn.Module):
+    """Everything before the last block, frozen: pixels in [0, 1] in, tokens out."""
+
+    def __init__(self, vit: VisionTransformer, spec: Backbone, last: LastBlock) -> None:
+        super().__init__()
+        self.vit = vit.requires_grad_(False).eval()
+        self.spec = spec
+        self.eps = float(last.block.norm1.eps) if last.fast else None
+        self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1))
+
+    @torch.no_grad()
+    def forward(self, pixels: Tensor) -> Tokens:
+        mean, std = self.get_buffer("mean"), self.get_buffer("std")
+        tokens = self.vit.forward_features((pixels.to(mean.device) - mean) / std)
+        rest = tokens[:, 1:]
+        if self.eps is not None:
+            rest = F.layer_norm(rest, (rest.shape[2],), eps=self.eps)
+        return Tokens(tokens[:, 0].contiguous(), rest.contiguous())
+
+
+def build_vit(spec: Backbone) -> VisionTransformer:
+    """The transformer with random weights and no classifier."""
+    sizes = dict(spec.vit)
+    if spec.architecture == "vit":
+        return VisionTransformer(num_classes=0, **sizes)
+    return timm.create_model(spec.architecture, pretrained=False, num_classes=0, img_size=spec.image_size, **sizes)
+
+
+def split_vit(vit: VisionTransformer, spec: Backbone) -> tuple[Trunk, LastBlock]:
+    """Cut a transformer before its last block."""
+    last = LastBlock(vit.blocks[-1], vit.norm)
+    vit.blocks = vit.blocks[:-1]
+    vit.norm = nn.Identity()
+    return Trunk(vit, spec, last), last
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_backbone(spec: Backbone, weights: Path) -> tuple[Trunk, LastBlock]:
+    """The backbone with the weights of a safetensors file."""
+    try:
+        state = load_file(weights)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{weights} is not a readable safetensors file: {error}") from None
+    vit = build_vit(spec)
+    expected = vit.state_dict()
+    missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
+    wrong = [key for key in expected.keys() & state.keys() if expected[key].shape != state[key].shape]
+    for problem, keys in (("lacks", missing), ("has an unknown", extra), ("has another shape for", wrong)):
+        if keys:
+            raise DataError(f"{weights} does not fit backbone '{spec.name}': it {problem} '{keys[0]}'")
+    vit.load_state_dict(state)
+    return split_vit(vit, spec)
+
+
+def images_to_tokens(trunk: Trunk, pixels: Tensor, chunk: int = 256) -> Tokens:
+    """Tokens of many pictures, a chunk at a time."""
+    parts = [trunk(part) for part in pixels.split(chunk)]
+    return Tokens.cat(parts)
+
+
+def parameter_count(module: nn.Module) -> int:
+    return int(np.sum([p.numel() for p in module.parameters() if p.requires_grad]))

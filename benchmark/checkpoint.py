@@ -1,0 +1,110 @@
+"""Crash-safe state of an unfinished run: one file with the model, the optimiser's momentum and how far training got.
+
+No random state is saved: every random number is derived from its place in the run (seeds.py).
+"""
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from benchmark.errors import UsageError
+from benchmark.files import atomic_write
+from benchmark.record import Question
+
+SECONDS_BETWEEN_SAVES = 60.0
+"""Within an epoch, the state is saved at least this often."""
+SECONDS_BETWEEN_EPOCH_SAVES = 1.0
+"""At the end of an epoch it is saved too, unless the last save is younger than this: epochs can take milliseconds."""
+
+
+@dataclass
+class Progress:
+    """How far training got: phase and step of a session, and what has been logged of it."""
+
+    session: int = 0
+    ended: bool = False
+    """The session is over: `end` was called and its result is in the record."""
+    phase: int = 0
+    step: int = 0
+    """Steps of the phase that are done."""
+    logs: list[dict[str, list[float | None]]] = field(default_factory=list)
+    """For each phase of the session so far: terms by epoch."""
+    sums: dict[str, list[float]] = field(default_factory=dict)
+    """Sum and number of values of each term in the epoch under way."""
+    optimiser_steps: int = 0
+    seconds: float = 0.0
+    session_seconds: list[float] = field(default_factory=list)
+    attempts: int = 0
+
+
+class Checkpoint:
+    """The state file of one run."""
+
+    def __init__(self, path: Path, question: Question | dict[str, Any]) -> None:
+        self.path = path
+        self.question = question
+        self.saved_at = time.monotonic()
+
+    def due(self, *, epoch_ended: bool) -> bool:
+        age = time.monotonic() - self.saved_at
+        return age >= (SECONDS_BETWEEN_EPOCH_SAVES if epoch_ended else SECONDS_BETWEEN_SAVES)
+
+    def save(self, progress: Progress, model: nn.Module, momentum: dict[str, Tensor]) -> None:
+        question = self.question if isinstance(self.question, dict) else self.question.model_dump(mode="json", by_alias=True)
+        tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+        tensors |= {f"momentum/{name}": tensor for name, tensor in momentum.items()}
+        metadata = {"question": json.dumps(question), "progress": json.dumps(asdict(progress))}
+        # safetensors wants every tensor contiguous and in memory of its own
+        atomic_write(self.path, save({k: t.detach().clone().contiguous() for k, t in tensors.items()}, metadata))
+        self.saved_at = time.monotonic()
+
+    def load(self) -> "Loaded | None":
+        """The saved state, or none. A state that answers another question is refused with the difference."""
+        if not self.path.exists():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            stored, progress = json.loads(metadata["question"]), Progress(**json.loads(metadata["progress"]))
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"{self.path} is not a state of this program ({error}): remove it to start over") from None
+        if isinstance(self.question, Question):
+            difference = self.question.difference(stored)
+        else:
+            difference = "" if stored == self.question else "the base session asked for is another one"
+        if difference:
+            raise UsageError(f"{self.path} belongs to another run: {difference}; remove it to start over")
+        return Loaded(progress, _under(tensors, "model/"), _under(tensors, "momentum/"))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    progress: Progress
+    model: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+@torch.no_grad()
+def restore(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Put saved tensors back. Buffers take the saved shape: what a method remembers grows with its data."""
+    expected = model.state_dict()
+    if expected.keys() != state.keys():
+        odd = sorted(expected.keys() ^ state.keys())[0]
+        raise UsageError(f"the saved state does not fit the method: tensor '{odd}' is on one side only")
+    for name, parameter in model.named_parameters():
+        parameter.copy_(state[name])
+    for name, buffer in model.named_buffers():
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, state[name].to(buffer.device))

@@ -1,0 +1,423 @@
+"""The session engine: `run` carries a question to its record, `fit` is the only optimiser, `evaluate` alone sees test images.
+
+Nothing here knows a method by name. Every random number is derived from (seed, purpose, session, phase, step), and all
+state of a run is in its checkpoint, so a run that was killed ends with the record of one that was not.
+"""
+
+import hashlib
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import filelock
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmark import provenance, scoring
+from benchmark.backbone import LastBlock
+from benchmark.checkpoint import Checkpoint, Progress, restore
+from benchmark.errors import DivergedError, InterruptedRunError, LockedError
+from benchmark.feed import BaseFeed, Feed, NovelFeed
+from benchmark.files import make_folder
+from benchmark.progress import Display
+from benchmark.protocol import Shared
+from benchmark.record import PhaseLog, Provenance, RunRecord, SessionResult, canonical, read_record, record_path, sparse
+from benchmark.request import Request, cache_folder
+from benchmark.seeds import isolated
+from benchmark.setting import Setting, Stop, open_setting, pick_device
+from benchmark.stream import LabelledBatch, Unlabelled
+from benchmark.tokens import CHUNK, Live, TokenSource, clean_tokens
+from benchmark.views import PRESETS
+from methods.base import Method, Phase
+from methods.heads import CosineHead
+
+
+class Learner(Protocol):
+    """What `fit` needs: parameters and loss terms."""
+
+    def losses(self, batch: Any) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Course:
+    """One stretch of training with its own optimiser and cosine."""
+
+    title: str
+    session: int
+    phase: int
+    epochs: int
+    lr: float
+    clip: float | None
+    shared: Shared
+
+
+def learning_rate(lr: float, floor: float, epoch: int, epochs: int) -> float:
+    """Cosine by epoch from `lr` towards `floor * lr`."""
+    return lr * (floor + (1 - floor) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
+
+
+def fit(
+    learner: nn.Module,
+    feed: Feed,
+    course: Course,
+    setting: Setting,
+    progress: Progress,
+    momentum: dict[str, Tensor],
+    save: Checkpoint,
+) -> None:
+    """Descend on the learner's terms from where `progress` stands to the end of the course.
+
+    One optimiser for all methods: SGD with momentum, a cosine by epoch, no weight decay on biases and other 1-d
+    tensors. Stops at the first loss that is not finite; the last saved state stays.
+    """
+    parameters = {name: p for name, p in learner.named_parameters() if p.requires_grad}
+    shared = course.shared
+    groups = [
+        {"params": [p for p in parameters.values() if p.ndim > 1], "weight_decay": shared.weight_decay},
+        {"params": [p for p in parameters.values() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.SGD([g for g in groups if g["params"]], lr=course.lr, momentum=shared.momentum)
+    for name, buffer in momentum.items():
+        optimiser.state[parameters[name]]["momentum_buffer"] = buffer.clone()
+    total = course.epochs * feed.steps
+    setting.display.start(course.title, total, progress.step)
+    learner.train()
+    clock = time.monotonic()
+
+    def keep() -> None:
+        nonlocal clock
+        progress.seconds += time.monotonic() - clock
+        clock = time.monotonic()
+        held = {n: optimiser.state[p].get("momentum_buffer") for n, p in parameters.items()}
+        save.save(progress, learner, {n: b for n, b in held.items() if b is not None})
+
+    while progress.step < total:
+        epoch, step = divmod(progress.step, feed.steps)
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(course.lr, shared.lr_floor, epoch, course.epochs)
+        batch = feed.batch(epoch, step)
+        setting.seeded("noise", course.session, course.phase, progress.step)
+        terms = learner.losses(batch)
+        values = {name: float(term.detach()) for name, term in terms.items()}
+        if not all(map(math.isfinite, values.values())):
+            bad = next(name for name, value in values.items() if not math.isfinite(value))
+            raise DivergedError(f"term '{bad}' is {values[bad]} in {course.title}, epoch {epoch}, step {step}")
+        if terms:
+            optimiser.zero_grad()
+            torch.stack(list(terms.values())).sum().backward()
+            if course.clip is not None:
+                torch.nn.utils.clip_grad_norm_(parameters.values(), course.clip)
+            optimiser.step()
+        for name, value in values.items():
+            entry = progress.sums.setdefault(name, [0.0, 0])
+            progress.sums[name] = [entry[0] + value, entry[1] + 1]
+        progress.step += 1
+        progress.optimiser_steps += 1
+        epoch_ended = progress.step % feed.steps == 0
+        if epoch_ended:
+            log_epoch(progress, epoch)
+        setting.display.step(progress.step)
+        if setting.stop.signal is not None:
+            keep()
+            raise InterruptedRunError("interrupted; the state is saved, run the same command again to resume")
+        if save.due(epoch_ended=epoch_ended):
+            keep()
+    if not all(bool(torch.isfinite(p).all()) for p in parameters.values()):
+        raise DivergedError(f"a weight is not finite at the end of {course.title}")
+    keep()
+
+
+def log_epoch(progress: Progress, epoch: int) -> None:
+    """Close an epoch: the mean of every term; none for epochs in which a term was absent."""
+    log = progress.logs[-1]
+    for name, (total, count) in progress.sums.items():
+        log.setdefault(name, [None] * epoch).append(float(f"{total / count:.6g}"))
+    for values in log.values():
+        values += [None] * (epoch + 1 - len(values))
+    progress.sums = {}
+
+
+class BaseLearner(nn.Module):
+    """Session 0: cross-entropy on the labelled base classes."""
+
+    def __init__(self, block: LastBlock, head: CosineHead) -> None:
+        super().__init__()
+        self.block, self.head = block, head
+
+    def losses(self, batch: LabelledBatch) -> dict[str, Tensor]:
+        return {"label": F.cross_entropy(self.head(self.block(batch.tokens)), batch.labels)}
+
+
+def base_question(setting: Setting) -> dict[str, Any]:
+    """What the base session depends on: nothing of the method, so that all methods start from the same weights."""
+    question, budget = setting.request.question, setting.request.budget
+    return {
+        "schema": 1,
+        "classes": question.protocol["classes"][0],
+        "dataset": setting.dataset.digest,
+        "augmentation": question.protocol["augmentation"],
+        "backbone": question.backbone,
+        "budget": budget.model_dump(include={"base_epochs", "batch", "base_lr", "clip"}),
+        "shared": question.shared,
+        "views": question.views,
+        "seed": question.seed,
+    }
+
+
+def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, bool]:
+    """The trained base model, what was logged of it, and whether it came from the cache.
+
+    Shared by every run that asks the same question of it; whoever comes first trains, the others wait.
+    """
+    question, budget = base_question(setting), setting.request.budget
+    folder = make_folder(cache / "base" / hashlib.sha256(canonical(question)).hexdigest()[:32])
+    setting.seeded("init", 0, 0)
+    head = CosineHead(setting.block.width, setting.stream.new(0), setting.request.shared.tau_c).to(setting.device)
+    learner = BaseLearner(setting.block, head)
+    feed = BaseFeed(setting, budget.batch)
+    save = Checkpoint(folder / "state.safetensors", question)
+    with waiting_lock(folder / "lock", setting.display):
+        loaded = save.load()
+        progress, momentum = Progress(logs=[{}]), {}
+        if loaded is not None:
+            restore(learner, loaded.model)
+            progress, momentum = loaded.progress, loaded.momentum
+        cached = loaded is not None and progress.step == budget.base_epochs * feed.steps
+        if not cached:
+            course = Course("base session", 0, 0, budget.base_epochs, budget.base_lr, budget.clip, setting.request.shared)
+            fit(learner, feed, course, setting, progress, momentum, save)
+    return learner, progress, cached
+
+
+def waiting_lock(path: Path, display: Display) -> filelock.BaseFileLock:
+    """A lock that says so before it waits; the kernel frees it when its holder dies."""
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        display.say("waiting: another run is training the same base session")
+        return lock
+    lock.release()
+    return lock
+
+
+@torch.no_grad()
+def evaluate(method: Method, setting: Setting, session: int) -> tuple[scoring.Counts, scoring.Counts]:
+    """Counts (class x predicted row) on the test images of all classes so far, and on the session's own training images.
+
+    The only place where a test image or a hidden label is read. Nothing flows back.
+    """
+    method.eval()
+    stream, rows = setting.stream, setting.stream.known(session + 1)
+    seen = np.flatnonzero(stream.test_class < rows)
+    test = Live(setting.trunk, setting.dataset.test, PRESETS[setting.request.protocol.augmentation])
+    own = setting.stream.ids(session)
+    return (
+        predicted_counts(method, test, torch.from_numpy(stream.test_position[seen]), stream.test_class[seen], rows),
+        predicted_counts(method, setting.source, setting.position(own), stream.hidden[own.numpy()], rows),
+    )
+
+
+def predicted_counts(
+    method: Method, source: TokenSource, position: Tensor, truth: npt.NDArray[np.int64], rows: int
+) -> scoring.Counts:
+    predicted = torch.cat([method.predict(clean_tokens(source, part)).cpu() for part in position.split(CHUNK)])
+    counts = np.zeros((rows, rows), dtype=np.int64)
+    np.add.at(counts, (truth, predicted.numpy()), 1)
+    return counts
+
+
+def phase_epochs(phases: tuple[Phase, ...], epochs: int) -> list[int]:
+    """A session's epochs dealt out to its phases; rounding never loses or adds one."""
+    ends = [round(epochs * sum(phase.share for phase in phases[: k + 1])) for k in range(len(phases))]
+    return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def discover(method: Method, setting: Setting, session: Unlabelled, progress: Progress, momentum: dict[str, Tensor], save: Checkpoint) -> None:
+    """Train a method on one session, phase by phase, from where `progress` stands."""
+    budget, shared = setting.request.budget, setting.request.shared
+    phases = method.phases()
+    for number, (phase, epochs) in enumerate(zip(phases, phase_epochs(phases, budget.novel_epochs), strict=True)):
+        if number < progress.phase:
+            continue
+        if number > progress.phase or progress.step == 0:
+            progress.phase, progress.step, momentum = number, 0, {}
+            begin(method, setting, session, number)
+            method.eval()
+            setting.seeded("prepare", session.number, number)
+            method.prepare(session, phase)
+            progress.logs.append({})
+        feed = NovelFeed(setting, session.number, number, phase, epochs, method.memory())
+        title = f"session {session.number}, {phase.name}"
+        course = Course(title, session.number, number, epochs, budget.lr, budget.clip, shared)
+        fit(method, feed, course, setting, progress, momentum, save)
+
+
+def begin(method: Method, setting: Setting, session: Unlabelled, phase: int) -> None:
+    setting.seeded("init", session.number, phase)
+    method.begin(session, method.phases()[phase])
+    method.to(setting.device)
+
+
+def rebuilt(method: Method, setting: Setting, progress: Progress, state: dict[str, Tensor]) -> None:
+    """Bring a fresh method to where a saved run stood: its modules by size, then its tensors."""
+    for number in range(1, progress.session + 1):
+        session = setting.session(number)
+        last = len(method.phases()) - 1 if number < progress.session or progress.ended else progress.phase
+        for phase in range(last + 1):
+            begin(method, setting, session, phase)
+    restore(method, state)
+
+
+def run(
+    request: Request,
+    *,
+    out: Path = Path("results"),
+    cache: Path | None = None,
+    device: str = "auto",
+    display: Display | None = None,
+    stop: Stop | None = None,
+    command: str = "",
+) -> RunRecord:
+    """Answer a question: from its record if it is finished, else by training from wherever an earlier attempt got to."""
+    question = request.question
+    path = record_path(out, question)
+    make_folder(path.parent)
+    finished = answered(path)
+    if finished is not None:
+        return finished
+    work = make_folder(out / "work" / question.key)
+    lock = filelock.FileLock(work / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
+    with lock, isolated(), (display or Display(quiet=True)) as shown:
+        finished = answered(path)
+        if finished is not None:
+            return finished
+        setting = open_setting(request, pick_device(device), shown, stop or Stop())
+        return train(setting, out, work, cache or cache_folder(), command)
+
+
+def answered(path: Path) -> RunRecord | None:
+    """The record of a run that has come to its end, good or bad."""
+    if not path.exists():
+        return None
+    record = read_record(path)
+    return record if record.status != "partial" else None
+
+
+def train(setting: Setting, out: Path, work: Path, cache: Path, command: str) -> RunRecord:
+    """Carry a run through its sessions; the record is written whole after each."""
+    request, started = setting.request, provenance.now()
+    save = Checkpoint(work / "state.safetensors", request.question)
+    loaded = save.load()
+    base, base_progress, cached = base_session(setting, cache)
+    method = request.method.cls(base.block, base.head, request.params, request.backbone.projector).to(setting.device)
+    progress, momentum = Progress(), {}
+    results: list[SessionResult] = []
+    if loaded is not None:
+        progress, momentum = loaded.progress, loaded.momentum
+        rebuilt(method, setting, progress, loaded.model)
+        results = list(read_record(record_path(out, request.question)).sessions)[: progress.session + progress.ended]
+        setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
+    progress.attempts += 1
+    clock = time.monotonic()
+
+    def record(status: str, reason: str | None = None) -> RunRecord:
+        told = Provenance(
+            **dict(zip(("commit", "dirty"), provenance.commit(), strict=True)),
+            versions=provenance.versions(),
+            platform=provenance.processor(),
+            device=str(setting.device),
+            threads=torch.get_num_threads(),
+            started=started,
+            finished=provenance.now(),
+            seconds=round(sum(progress.session_seconds), 2),
+            attempts=progress.attempts,
+            session_seconds=progress.session_seconds,
+            peak_memory_mb=provenance.peak_memory_mb(),
+            trunk_images=setting.source.trunk_images,
+            base_session="cached" if cached else "trained",
+            data_digest=setting.dataset.digest,
+            weights_digest=request.question.backbone["weights"],
+            command=command,
+        )
+        written = RunRecord(
+            key=request.question.key,
+            status=status,
+            reason=reason,
+            question=request.question,
+            budget_name=request.budget_name,
+            changed=request.changed,
+            stored_per_class=method.stored_per_class(),
+            optimiser_steps=base_progress.optimiser_steps + progress.optimiser_steps,
+            sessions=tuple(results),
+            provenance=told,
+        )
+        written.save(out)
+        return written
+
+    for number in range(progress.session + progress.ended, len(setting.stream.sessions)):
+        session = setting.session(number)
+        if number != progress.session:
+            progress = Progress(number, optimiser_steps=progress.optimiser_steps, attempts=progress.attempts, session_seconds=progress.session_seconds)
+        if number > 0:
+            try:
+                discover(method, setting, session, progress, momentum, save)
+            except DivergedError as error:
+                record("diverged", str(error))
+                raise DivergedError(f"{error}; the run is recorded as diverged, its last good state is in {work}") from None
+        momentum = {}
+        method.eval()
+        setting.seeded("end", number)
+        method.end(session)
+        counts, train_counts = evaluate(method, setting, number)
+        results.append(session_result(setting, number, counts, train_counts, progress if number else base_progress, method))
+        progress.ended = True
+        progress.session_seconds = [*progress.session_seconds, round(time.monotonic() - clock + progress.seconds, 2)]
+        clock = time.monotonic()
+        written = record("done" if number == len(setting.stream.sessions) - 1 else "partial")
+        save.save(progress, method, {})
+        announce(setting.display, written)
+    save.path.unlink(missing_ok=True)
+    return written
+
+
+def session_result(
+    setting: Setting, number: int, counts: scoring.Counts, train_counts: scoring.Counts, progress: Progress, method: Method
+) -> SessionResult:
+    known, new = setting.stream.known(number), setting.stream.new(number)
+    solved = [
+        list(range(new)) if number == 0 else scoring.assign(scoring.new_block(matrix, known, new))
+        for matrix in (counts, train_counts)
+    ]
+    names = ["base"] if number == 0 else [phase.name for phase in method.phases()]
+    logs = [
+        PhaseLog(name=name, epochs=max(map(len, terms.values()), default=0), terms=terms)
+        for name, terms in zip(names, progress.logs, strict=True)
+    ]
+    return SessionResult(
+        classes=setting.stream.sessions[number],
+        counts=sparse(counts),
+        train_counts=sparse(train_counts),
+        assignment=tuple(solved[0]),
+        train_assignment=tuple(solved[1]),
+        phases=tuple(logs),
+    )
+
+
+def announce(display: Display, record: RunRecord) -> None:
+    """One line about the session that has just ended."""
+    metrics, number = record.metrics(), len(record.sessions) - 1
+    row = metrics.accuracy[-1]
+    text = f"session {number}: overall {metrics.overall[-1]:.2f} %, base {row[0]:.2f} %"
+    if number:
+        text += f", novel {sum(row[1:]) / number:.2f} %, {record.provenance.session_seconds[-1]:.1f} s"
+    display.say(text)

@@ -1,0 +1,52 @@
+"""Everything that can go wrong for a reason the user can act on, each kind with its documented exit code.
+
+The message is one sentence that says what to do; the command line prints it and nothing else.
+"""
+
+
+class BenchError(Exception):
+    """Base of all expected failures."""
+
+    code = 1
+
+
+class UsageError(BenchError):
+    """A wrong option, name, key or file."""
+
+    code = 2
+
+
+class DataError(BenchError):
+    """Data or weights are missing or corrupt."""
+
+    code = 3
+
+
+class RegressionError(BenchError):
+    """Figures moved, or generated files do not follow from the records."""
+
+    code = 4
+
+
+class DivergedError(BenchError):
+    """A loss or a weight stopped being finite; the last good state is kept."""
+
+    code = 5
+
+
+class ResourceError(BenchError):
+    """No disk space or no memory left; the run can be resumed."""
+
+    code = 6
+
+
+class LockedError(BenchError):
+    """Another process is working on the same run."""
+
+    code = 7
+
+
+class InterruptedRunError(BenchError):
+    """The run was asked to stop, saved its state and can be resumed."""
+
+    code = 75

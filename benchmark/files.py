@@ -1,0 +1,32 @@
+"""Writing files so that a reader, or a run killed at any moment, sees the old content or the new and nothing between."""
+
+import os
+from pathlib import Path
+
+from benchmark.errors import UsageError
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Write beside the target, flush to disk, rename over it."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def make_folder(path: Path) -> Path:
+    """Create a folder and those above it, or say in one sentence why that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"cannot create folder {path}: a regular file is in the way") from None
+    except PermissionError:
+        raise UsageError(f"cannot create folder {path}: permission denied") from None
+    return path

@@ -1,0 +1,91 @@
+"""Make the weights of the embedded backbone: `python -m benchmark.pretrain OUT.safetensors`.
+
+Contrastive learning without labels (two views of an image attract, all others repel) on the *training images of
+digits 0-5 only*: the six base classes of digits-t2. No image of a novel digit and no test image takes part. The same
+machine and thread count give the same bytes; elsewhere, k-means on the frozen features agrees within two points.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from sklearn.cluster import KMeans
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmark.backbone import build_vit, file_digest
+from benchmark.data import Split, digits
+from benchmark.protocol import Backbone, load_backbone
+from benchmark.scoring import assign
+from benchmark.views import CLEAN, render_digits
+
+EPOCHS, BATCH, LR, TEMPERATURE, THREADS, SEED = 120, 128, 1e-3, 0.2, 2, 0
+
+
+def pixels(split: Split, index: Tensor, view: int, spec: Backbone) -> Tensor:
+    views = torch.full_like(index, view)
+    return (render_digits(split.images[index.numpy()], index, views, spec.image_size) - spec.mean[0]) / spec.std[0]
+
+
+def pretrain(spec: Backbone, split: Split, epochs: int = EPOCHS) -> nn.Module:
+    """A transformer trained by contrast on `split`; labels are not used."""
+    torch.manual_seed(SEED)
+    vit = build_vit(spec)
+    projector = nn.Sequential(nn.Linear(vit.embed_dim, 256), nn.GELU(), nn.Linear(256, 64))
+    model = nn.ModuleList([vit, projector])
+    optimiser = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.05)
+    steps = epochs * (len(split) // BATCH)
+    warm = max(1, steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda s: min((s + 1) / warm, 0.5 * (1 + np.cos(np.pi * s / max(1, steps))))
+    )
+    for epoch in range(epochs):
+        for index in torch.randperm(len(split)).split(BATCH):
+            if len(index) < BATCH:
+                continue
+            # views far beyond those a run uses: fresh in every epoch
+            pair = torch.cat([pixels(split, index, 10_000 + 2 * epoch + k, spec) for k in (0, 1)])
+            z = F.normalize(projector(vit(pair)), dim=1)
+            similarity = (z @ z.T / TEMPERATURE).fill_diagonal_(-torch.inf)
+            partner = torch.arange(2 * BATCH).roll(BATCH)
+            loss = F.cross_entropy(similarity, partner)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+    return vit.eval()
+
+
+@torch.no_grad()
+def kmeans_accuracy(vit: nn.Module, spec: Backbone, split: Split, classes: tuple[int, ...]) -> float:
+    """Accuracy in percent of k-means on the frozen features of some classes."""
+    index = torch.from_numpy(np.flatnonzero(np.isin(split.labels, classes)))
+    features = F.normalize(vit(pixels(split, index, CLEAN, spec)), dim=1).double().numpy()
+    found = KMeans(len(classes), n_init=10, random_state=0).fit_predict(features)
+    truth = np.searchsorted(classes, split.labels[index.numpy()])
+    counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    np.add.at(counts, (truth, found), 1)
+    return 100.0 * sum(counts[c, k] for k, c in enumerate(assign(counts))) / counts.sum()
+
+
+def main() -> None:
+    target = Path(sys.argv[1])
+    torch.set_num_threads(THREADS)
+    torch.use_deterministic_algorithms(mode=True)
+    spec, train = load_backbone("digits-vit"), digits().train
+    base = train.take(np.flatnonzero(train.labels < 6))
+    vit = pretrain(spec, base)
+    state = {name: tensor.contiguous() for name, tensor in vit.state_dict().items()}
+    save_file(state, target, metadata={"made_by": "benchmark/pretrain.py"})  # one key: their order is not fixed
+    torch.manual_seed(SEED)
+    untrained = build_vit(spec).eval()
+    print(f"{target}: sha256 {file_digest(target)}, {target.stat().st_size / 1e6:.2f} MB")  # noqa: T201
+    for classes in ((0, 1, 2, 3, 4, 5), (6, 7), (8, 9)):
+        figures = [kmeans_accuracy(model, spec, train, classes) for model in (vit, untrained)]
+        print(f"k-means on digits {classes}: {figures[0]:.1f} % (random weights {figures[1]:.1f} %)")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

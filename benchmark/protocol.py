@@ -1,0 +1,261 @@
+"""Protocols, budgets and backbones: frozen data, validated when loaded, from the YAML files of protocols/ or the user's own.
+
+A protocol fixes everything that methods share. What a method may choose for itself is in its `Params`.
+"""
+
+import difflib
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from benchmark.data import CLASSES
+from benchmark.errors import DataError, UsageError
+
+NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+MAX_YAML_BYTES = 1_000_000
+
+Views = Annotated[int, Field(ge=2, le=1024)] | Literal["live"]
+
+
+class Spec(BaseModel):
+    """Frozen data with no room for misspelt keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Budget(Spec):
+    """How long and how fast to train; the same for every method of a group."""
+
+    base_epochs: int = Field(ge=0, le=100_000)
+    novel_epochs: int = Field(ge=0, le=100_000)
+    batch: int = Field(128, ge=2, le=65_536)
+    base_lr: float = Field(gt=0, le=100)
+    lr: float = Field(gt=0, le=100)
+    clip: float | None = Field(None, gt=0, description="largest norm of the whole gradient; none: not clipped")
+
+
+class Shared(Spec):
+    """Constants of the setting that no method may change (spec 1.2 and 1.3)."""
+
+    tau_c: float = Field(0.1, gt=0, le=100)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-5, ge=0)
+    lr_floor: float = Field(1e-3, ge=0, le=1, description="last learning rate as a share of the first")
+
+
+class Protocol(Spec):
+    """Which classes arrive when, seen through which backbone, trained within which budgets."""
+
+    name: str = Field(pattern=NAME)
+    version: int = Field(1, ge=1)
+    title: str
+    dataset: str
+    sessions: tuple[int, ...] | tuple[tuple[int, ...], ...] = Field(min_length=2)
+    class_order: str = Field("natural", pattern=r"^(natural|seed:\d{1,9})$")
+    K: Literal["known"] = "known"
+    selection: Literal["last"] = "last"
+    backbone: str = Field(pattern=NAME)
+    augmentation: str
+    views: Views = 8
+    shared: Shared = Shared()
+    budgets: dict[str, Budget]
+    params: dict[str, dict[str, Any]] = Field({}, description="values of a method that depend on the dataset")
+
+    @field_validator("dataset")
+    @classmethod
+    def _known_dataset(cls, value: str) -> str:
+        if value not in CLASSES:
+            raise ValueError(f"unknown dataset{suggest(value, CLASSES)}")
+        return value
+
+    @field_validator("budgets")
+    @classmethod
+    def _has_budgets(cls, value: dict[str, Budget]) -> dict[str, Budget]:
+        missing = [name for name in ("paper", "quick") if name not in value]
+        if missing:
+            raise ValueError(f"budget '{missing[0]}' is missing")
+        return value
+
+    @model_validator(mode="after")
+    def _disjoint(self) -> "Protocol":
+        available = CLASSES[self.dataset]
+        if isinstance(self.sessions[0], tuple):
+            named = list(chain.from_iterable(self.sessions))  # type: ignore[arg-type]
+            twice = sorted({label for label in named if named.count(label) > 1})
+            outside = [label for label in named if not 0 <= label < available]
+            if twice:
+                raise ValueError(f"sessions: class {twice[0]} is in more than one place; sessions must be disjoint")
+            if outside:
+                raise ValueError(f"sessions: {self.dataset} has no class {outside[0]}, only 0 to {available - 1}")
+            if self.class_order != "natural":
+                raise ValueError("class_order: must be natural when sessions list their classes")
+        elif sum(self.sessions) > available:  # type: ignore[arg-type]
+            raise ValueError(f"sessions: {sum(self.sessions)} classes asked for, {self.dataset} has {available}")  # type: ignore[arg-type]
+        if any((len(s) if isinstance(s, tuple) else s) < (2 if t == 0 else 1) for t, s in enumerate(self.sessions)):
+            raise ValueError("sessions: the base needs at least two classes, every other session at least one")
+        return self
+
+    @property
+    def classes(self) -> tuple[tuple[int, ...], ...]:
+        """The dataset's labels of every session, in order of arrival; depends on the protocol alone, never on the run's seed."""
+        if isinstance(self.sessions[0], tuple):
+            return self.sessions  # type: ignore[return-value]
+        order = np.arange(CLASSES[self.dataset])
+        if self.class_order != "natural":
+            np.random.default_rng(int(self.class_order.removeprefix("seed:"))).shuffle(order)
+        ends = np.cumsum(self.sessions)
+        return tuple(
+            tuple(order[end - size : end].tolist())
+            for end, size in zip(ends, self.sessions, strict=True)  # type: ignore[arg-type]
+        )
+
+
+class Backbone(Spec):
+    """A timm vision transformer, its weights, and what may be known of its past."""
+
+    name: str = Field(pattern=NAME)
+    architecture: str = Field(description="timm model name, or 'vit' with its sizes in `vit`")
+    vit: dict[str, Any] = {}
+    weights: str | None = Field(description="file in protocols/weights, or none: given with --weights")
+    sha256: str | None = Field(description="digest of the weight file; none: nobody could compute it yet")
+    image_size: int = Field(ge=4)
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    projector: tuple[int, ...] = Field(description="hidden and output widths of every method's projectors")
+    trained_on: str
+    saw_novel_classes: bool | None = Field(description="may it have seen the novel classes? none: unknown")
+
+
+def suggest(word: str, known: Any) -> str:
+    """`, did you mean 'x'?` or `; known: a, b`, for the end of a sentence about an unknown word."""
+    names = sorted(map(str, known))
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f", did you mean '{close[0]}'?" if close else f"; known: {', '.join(names)}"
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that also refuses a key given twice, which plain YAML silently overwrites."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path | Traversable) -> Any:
+    """The document of a YAML file; whatever is wrong with it becomes one sentence that names the file."""
+    try:
+        raw = path.read_bytes()
+        if len(raw) > MAX_YAML_BYTES:
+            raise UsageError(f"{path}: larger than {MAX_YAML_BYTES} bytes, not read")
+        text = raw.decode("utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)):
+            raise UsageError(f"{path}: YAML aliases (*name) are not allowed here, write the values out")
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with one more rule
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "cannot be parsed"
+        raise UsageError(f"{path}{where}: broken YAML: {problem}") from None
+    except (RecursionError, ValueError):  # nesting without end, or a scalar such as an impossible date
+        raise UsageError(f"{path}: broken YAML: a value in it cannot be read") from None
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], values: Any, source: str) -> Model:
+    """`values` as a model, or one sentence with the source, the key, the value and the nearest valid key."""
+    if not isinstance(values, dict):
+        raise UsageError(f"{source}: expected a mapping of keys to values, found {type(values).__name__}")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(f"{source}: {_sentence(model, error)}") from None
+
+
+def _sentence(model: type[BaseModel], error: ValidationError) -> str:
+    first = error.errors()[0]
+    places = [str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "function-", "constrained-", "literal["))]
+    key = ".".join(places)
+    if first["type"] == "extra_forbidden":
+        return f"unknown key '{key}' (value {_short(first['input'])}){suggest(places[-1], _keys_at(model, places[:-1]))}"
+    if first["type"] == "missing":
+        return f"key '{key}' is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{key}: {_short(first['input'])}: {message}" if key else message
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keys_at(model: type[BaseModel], places: list[str]) -> Iterator[str]:
+    """Valid keys of the mapping at `places`, following nested models and mappings of models."""
+    current: Any = model
+    for place in places:
+        field = current.model_fields.get(place) if hasattr(current, "model_fields") else None
+        if field is None:
+            continue  # the key of a mapping such as budgets.paper
+        kinds = [field.annotation, *get_args(field.annotation)]
+        current = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), current)
+    yield from current.model_fields
+
+
+def protocol_names() -> list[str]:
+    names = {entry.name for entry in files("protocols").iterdir()}
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and "-t" in name)
+
+
+def load_protocol(name: str) -> Protocol:
+    """A protocol of the suite by name, or the user's own by path (`my/protocol.yaml`)."""
+    if name.endswith((".yaml", ".yml")):
+        path: Path | Traversable = Path(name)
+        expected = Path(name).stem
+    elif name in protocol_names():
+        path, expected = files("protocols") / f"{name}.yaml", name
+    else:
+        raise UsageError(f"unknown protocol '{name}'{suggest(name, protocol_names())}")
+    protocol = validated(Protocol, read_yaml(path), name)
+    if protocol.name != expected:
+        raise UsageError(f"{name}: name: '{protocol.name}': must equal the file's name '{expected}'")
+    return protocol
+
+
+def load_backbones() -> dict[str, Backbone]:
+    document = read_yaml(files("protocols") / "backbones.yaml")
+    return {
+        name: validated(Backbone, {"name": name, **values}, f"backbones.yaml: {name}")
+        for name, values in document.items()
+    }
+
+
+def load_backbone(name: str) -> Backbone:
+    backbones = load_backbones()
+    if name not in backbones:
+        raise UsageError(f"unknown backbone '{name}'{suggest(name, backbones)}")
+    return backbones[name]
+
+
+def weight_file(backbone: Backbone, given: Path | None) -> Path:
+    """Where the weights are, or how to get them."""
+    path = given if given is not None else Path(str(files("protocols") / "weights" / str(backbone.weights)))
+    if given is None and backbone.weights is None:
+        raise DataError(f"backbone '{backbone.name}' ships no weights: give a safetensors file with --weights FILE")
+    if not path.is_file():
+        raise DataError(f"no weight file at {path}: give a safetensors file with --weights FILE")
+    return path

@@ -1,0 +1,64 @@
+"""Where a record came from: code, versions, machine. An allow-list; no host name, no user name, no environment dump."""
+
+import platform
+import resource
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("cncd-bench", "torch", "timm", "numpy", "scipy", "scikit-learn")
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git(*arguments: str) -> str | None:
+    """Git's answer about the code that is running, or none: an installed package has no history."""
+    folder = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed arguments
+            ["git", "-C", str(folder), *arguments],  # noqa: S607 - whichever git the user has
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def commit() -> tuple[str | None, bool | None]:
+    """The commit of the running code, and whether code (results aside) differs from it."""
+    # a package installed below some other project's checkout must not borrow that project's commit
+    if git("ls-files", "--error-unmatch", "provenance.py") is None:
+        return None, None
+    changes = git("status", "--porcelain", "--", ":/benchmark", ":/methods", ":/protocols")
+    return git("rev-parse", "HEAD"), None if changes is None else bool(changes)
+
+
+def processor() -> str:
+    """The processor's model name: results are equal to the bit on one kind of machine, not between kinds."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def peak_memory_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1024**2 if sys.platform == "darwin" else 1024), 1)

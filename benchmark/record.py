@@ -1,0 +1,218 @@
+"""The run record: one run, one JSON file that stands alone. It holds the question, the counts, and where they came from.
+
+Scores are not stored: they follow from counts (scoring.py), so a corrected metric costs a report and no training.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from benchmark import scoring
+from benchmark.errors import UsageError
+from benchmark.files import atomic_write
+from benchmark.protocol import NAME, Spec
+
+SCHEMA = 1
+
+Triplet = tuple[int, int, int]
+"""(true class, predicted row, images): most of a 200-class matrix is zero."""
+
+
+class Question(Spec):
+    """What a run answers. Two runs with the same question are the same run; its hash is the run's key."""
+
+    schema_version: Literal[1] = Field(SCHEMA, alias="schema")
+    method: str = Field(pattern=NAME)
+    method_version: int
+    method_source: str | None = None
+    params: dict[str, Any]
+    protocol: dict[str, Any]
+    backbone: dict[str, Any]
+    budget: dict[str, Any]
+    shared: dict[str, Any]
+    views: int | Literal["live"]
+    seed: int = Field(ge=0)
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(canonical(self.model_dump(mode="json", by_alias=True))).hexdigest()
+
+    def difference(self, other: dict[str, Any]) -> str:
+        """First place where a stored question is another one, for an error message; empty if it is the same."""
+        mine, theirs = flat(self.model_dump(mode="json", by_alias=True)), flat(other)
+        for key in sorted(mine.keys() | theirs.keys()):
+            if mine.get(key) != theirs.get(key):
+                return f"{key} is {theirs.get(key)!r} there and {mine.get(key)!r} here"
+        return ""
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one mapping of dotted keys."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {k: v for key, value in tree.items() for k, v in flat(value, f"{prefix}.{key}" if prefix else str(key)).items()}
+
+
+def canonical(tree: Any) -> bytes:
+    return json.dumps(tree, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+class PhaseLog(Spec):
+    """Mean of every loss term, epoch by epoch. A term has no entry for epochs in which it was absent."""
+
+    name: str
+    epochs: int
+    terms: dict[str, list[float | None]]
+
+
+class SessionResult(Spec):
+    """What was measured at the end of a session."""
+
+    classes: tuple[int, ...] = Field(description="dataset labels of the classes that arrived")
+    counts: tuple[Triplet, ...] = Field(description="test images: (class in order of arrival, row, images)")
+    train_counts: tuple[Triplet, ...] = Field(description="the session's own training images, likewise")
+    assignment: tuple[int, ...] = Field(description="class (within the session) of each row it created")
+    train_assignment: tuple[int, ...] = Field(description="the same, solved on training images: a diagnostic")
+    phases: tuple[PhaseLog, ...]
+
+
+class Provenance(BaseModel):
+    """Where a record came from. No host and no user name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    commit: str | None = None
+    dirty: bool | None = None
+    versions: dict[str, str] = {}
+    platform: str = ""
+    device: str = ""
+    threads: int = 0
+    started: str = ""
+    finished: str = ""
+    seconds: float = 0.0
+    attempts: int = 1
+    session_seconds: list[float] = []
+    peak_memory_mb: float = 0.0
+    trunk_images: int = 0
+    base_session: Literal["trained", "cached"] = "trained"
+    data_digest: str = ""
+    weights_digest: str = ""
+    command: str = ""
+
+
+class RunRecord(Spec):
+    """One run, complete or not."""
+
+    schema_version: Literal[1] = Field(SCHEMA, alias="schema")
+    key: str
+    status: Literal["done", "partial", "diverged"]
+    reason: str | None = None
+    question: Question
+    budget_name: str
+    changed: dict[str, Any] = Field(description="what differs from the protocol's own setting; empty: a reference run")
+    stored_per_class: str
+    optimiser_steps: int
+    sessions: tuple[SessionResult, ...]
+    provenance: Provenance
+
+    @property
+    def group(self) -> str:
+        """Runs of one group may stand in one table."""
+        changes = [f"{key}={json.dumps(value)}" for key, value in sorted(self.changed.items())]
+        return ", ".join([f"budget {self.budget_name}", *changes])
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(session.classes) for session in self.sessions]
+
+    def counts(self) -> list[scoring.Counts]:
+        """Dense counts of every session."""
+        totals = np.cumsum(self.sizes)
+        return [dense(s.counts, int(n), int(n)) for s, n in zip(self.sessions, totals, strict=True)]
+
+    def metrics(self) -> scoring.Metrics:
+        return scoring.score(self.counts(), [session.assignment for session in self.sessions])
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Figures beside the result: other ways to assign, quality of the clustering, where novel images went."""
+        counts, sizes = self.counts(), self.sizes
+        by_train = scoring.score(counts, [session.train_assignment for session in self.sessions])
+        oracle = scoring.oracle_score(counts, sizes)
+        rows = []
+        for t, session in enumerate(self.sessions[1:], 1):
+            known, new = sum(sizes[:t]), sizes[t]
+            table = scoring.clustering(counts[t], known, new)
+            seen = dense(session.train_counts, known + new, known + new)[known:]
+            rows.append(
+                {
+                    "session": t,
+                    "nmi": scoring.mutual_information(table),
+                    "ari": scoring.rand_index(table),
+                    "empty_rows": int((table[:, :new].sum(axis=0) == 0).sum()),
+                    "train_share_on_new_rows": float(seen[:, known:].sum() / max(1, seen.sum())),
+                    "test_share_on_new_rows": float(table[:, :new].sum() / max(1, table.sum())),
+                }
+            )
+        summary = {
+            name: {
+                "average_accuracy": m.average_accuracy,
+                "average_forgetting": m.average_forgetting,
+                "average_discovery": m.average_discovery,
+            }
+            for name, m in (("train_assignment", by_train), ("oracle_each_session", oracle))
+        }
+        return {**summary, "sessions": rows}
+
+    def path(self, out: Path) -> Path:
+        return record_path(out, self.question)
+
+    def save(self, out: Path) -> Path:
+        path = self.path(out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, (compact(self.model_dump(mode="json", by_alias=True)) + "\n").encode())
+        return path
+
+    def comparable(self) -> dict[str, Any]:
+        """The record less times and provenance: equal for equal questions on one machine."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"provenance"})
+
+
+def compact(tree: dict[str, Any]) -> str:
+    """JSON with a line for every top-level key: small, and a diff shows what changed."""
+    lines = [f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in tree.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def record_path(out: Path, question: Question) -> Path:
+    name = f"seed{question.seed}-{question.key[:8]}.json"
+    return out / "runs" / question.protocol["name"] / question.method / name
+
+
+def sparse(counts: scoring.Counts) -> tuple[Triplet, ...]:
+    return tuple((int(i), int(j), int(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True))
+
+
+def dense(triplets: tuple[Triplet, ...], rows: int, columns: int) -> scoring.Counts:
+    counts = np.zeros((rows, columns), dtype=np.int64)
+    for i, j, n in triplets:
+        counts[i, j] = n
+    return counts
+
+
+def read_record(path: Path) -> RunRecord:
+    """A record from its file; a foreign or broken one is refused with its reason."""
+    try:
+        record = RunRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "file"
+        raise UsageError(f"{path} is not a run record: {where}: {first['msg']}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    if record.key != record.question.key:
+        raise UsageError(f"{path} is not a run record: its key does not match its question")
+    return record

@@ -1,0 +1,210 @@
+"""From what the user typed to the question a run answers. Everything is checked here, before any work begins."""
+
+import os
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import yaml
+from pydantic import BaseModel
+
+import methods
+from benchmark.backbone import file_digest
+from benchmark.errors import DataError, UsageError
+from benchmark.protocol import (
+    Backbone,
+    Budget,
+    Protocol,
+    Shared,
+    Spec,
+    load_backbone,
+    load_protocol,
+    read_yaml,
+    suggest,
+    validated,
+    weight_file,
+)
+from benchmark.record import Question, flat
+from benchmark.views import PRESETS
+
+
+@dataclass(frozen=True)
+class Request:
+    """A validated request: the question, and the parts it was made of."""
+
+    question: Question
+    method: methods.Loaded
+    params: BaseModel
+    protocol: Protocol
+    budget: Budget
+    budget_name: str
+    shared: Shared
+    backbone: Backbone
+    weights: Path
+    changed: dict[str, Any]
+
+
+class ParamSet(Spec):
+    """A named set of parameters for one method."""
+
+    method: str
+    params: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
+    budget: dict[str, Any] = {}
+
+
+def ask(
+    method: str = "fea",
+    protocol: str = "digits-t2",
+    seed: int = 0,
+    *,
+    backbone: str | None = None,
+    weights: Path | None = None,
+    budget: str = "paper",
+    views: int | str | None = None,
+    params: str | None = None,
+    settings: tuple[str, ...] = (),
+) -> Request:
+    """Resolve names, files and overrides into one question."""
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"--seed: {seed}: must be a whole number from 0 to {2**32 - 1}")
+    chosen = load_protocol(protocol)
+    loaded = find_method(method)
+    if budget not in chosen.budgets:
+        raise UsageError(f"unknown budget '{budget}' of {chosen.name}{suggest(budget, chosen.budgets)}")
+    named = load_params(params, loaded.name) if params else ParamSet(method=loaded.name)
+    typed = parse_settings(settings)
+
+    reference = {
+        "params": chosen.params.get(loaded.name, {}),
+        "budget": chosen.budgets[budget].model_dump(),
+        "shared": chosen.shared.model_dump(),
+    }
+    wanted = {part: reference[part] | getattr(named, part) | typed[part] for part in reference}
+    models: dict[str, type[BaseModel]] = {"params": loaded.cls.Params, "budget": Budget, "shared": Shared}
+    source = {"params": f"{loaded.name}", "budget": "budget", "shared": "shared"}
+    plain = {part: validated(models[part], reference[part], f"{chosen.name}: params of {source[part]}") for part in models}
+    final = {part: validated(models[part], wanted[part], source[part]) for part in models}
+
+    spec = load_backbone(backbone or chosen.backbone)
+    path = weight_file(spec, weights)
+    digest = file_digest(path)
+    if weights is None and spec.sha256 is not None and digest != spec.sha256:
+        raise DataError(f"{path} is damaged: its sha256 is {digest[:12]}…, registered is {spec.sha256[:12]}…; reinstall")
+    if chosen.augmentation not in PRESETS:
+        raise DataError(f"augmentation '{chosen.augmentation}' of {chosen.name} is not in this version, only {', '.join(PRESETS)}")
+    wanted_views = parse_views(views) if views is not None else chosen.views
+
+    question = Question(
+        method=loaded.name,
+        method_version=loaded.cls.version,
+        method_source=loaded.source,
+        params=final["params"].model_dump(mode="json"),
+        protocol={
+            "name": chosen.name,
+            "version": chosen.version,
+            "dataset": chosen.dataset,
+            "classes": [list(classes) for classes in chosen.classes],
+            "augmentation": chosen.augmentation,
+            "K": chosen.K,
+            "selection": chosen.selection,
+        },
+        backbone={"name": spec.name, "weights": digest, "image_size": spec.image_size, "projector": list(spec.projector)},
+        budget=final["budget"].model_dump(mode="json"),
+        shared=final["shared"].model_dump(mode="json"),
+        views=wanted_views,
+        seed=seed,
+    )
+    changed: dict[str, Any] = {}
+    for part, model in final.items():
+        before, after = flat(plain[part].model_dump(mode="json")), flat(model.model_dump(mode="json"))
+        prefix = "" if part == "params" else f"{part}."
+        changed |= {f"{prefix}{key}": after[key] for key in after if after[key] != before[key]}
+    if wanted_views != chosen.views:
+        changed["views"] = wanted_views
+    if spec.name != chosen.backbone:
+        changed["backbone"] = spec.name
+    if digest != spec.sha256:
+        changed["weights"] = digest[:12]
+    budget_model, shared_model = final["budget"], final["shared"]
+    assert isinstance(budget_model, Budget)
+    assert isinstance(shared_model, Shared)
+    return Request(
+        question, loaded, final["params"], chosen, budget_model, budget, shared_model, spec, path, changed
+    )
+
+
+def find_method(name: str) -> methods.Loaded:
+    """A method of the suite, or the user's own class as `path/to/mine.py:Mine`."""
+    known = methods.entries()
+    if name in known:
+        return methods.load(name)
+    path, _, cls = name.rpartition(":")
+    if not path.endswith(".py"):
+        raise UsageError(f"unknown method '{name}'{suggest(name, known)} (your own: --method path/to/mine.py:Mine)")
+    if not Path(path).is_file():
+        raise UsageError(f"--method: there is no file {path}")
+    if Path(path).stem.lower() in known:
+        raise UsageError(f"--method: {path}: the suite has a method of that name, rename the file")
+    try:
+        return methods.load_own(Path(path), cls)
+    except TypeError as error:
+        raise UsageError(f"--method: {error}") from None
+    except Exception as error:  # whatever the user's file raises while it is imported
+        raise UsageError(f"--method: {path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def param_sets() -> list[str]:
+    return sorted(e.name.removesuffix(".yaml") for e in (files("protocols") / "params").iterdir() if e.name.endswith(".yaml"))
+
+
+def load_params(name: str, method: str) -> ParamSet:
+    """A parameter set of the suite by name, or the user's own file."""
+    if name.endswith((".yaml", ".yml")):
+        document = read_yaml(Path(name))
+    elif name in param_sets():
+        document = read_yaml(files("protocols") / "params" / f"{name}.yaml")
+    else:
+        raise UsageError(f"unknown parameter set '{name}'{suggest(name, param_sets())}")
+    found = validated(ParamSet, document, name)
+    if found.method != method:
+        raise UsageError(f"{name} holds parameters of '{found.method}', not of '{method}'")
+    return found
+
+
+def parse_settings(settings: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """`omega=1` is the method's, `budget.lr=0.02` the budget's, `shared.tau_c=1` shared."""
+    parsed: dict[str, dict[str, Any]] = {"params": {}, "budget": {}, "shared": {}}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        part, dot, rest = key.strip().partition(".")
+        if not equals or not key.strip():
+            raise UsageError(f"--set: '{setting}': write key=value, for example --set omega=1")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UsageError(f"--set: '{setting}': the value cannot be read") from None
+        if dot and part in parsed:
+            parsed[part][rest] = value
+        else:
+            parsed["params"][key.strip()] = value
+    return parsed
+
+
+def parse_views(views: int | str) -> Any:
+    try:
+        number = int(views)
+    except ValueError:
+        if views == "live":
+            return views
+        raise UsageError(f"--views: '{views}': must be a number from 2 on, or live") from None
+    if not 2 <= number <= 1024:
+        raise UsageError(f"--views: {number}: must be a number from 2 to 1024, or live")
+    return number
+
+
+def cache_folder() -> Path:
+    """Where base sessions (and later token banks) are kept: `$CNCD_CACHE`, else the user's cache."""
+    return Path(os.environ.get("CNCD_CACHE") or platformdirs.user_cache_dir("cncd-bench"))

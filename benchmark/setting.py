@@ -1,0 +1,87 @@
+"""What a run works with once everything is opened: images in order of arrival, their tokens, the trained block."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmark.backbone import LastBlock, Trunk, open_backbone
+from benchmark.data import Dataset, open_dataset
+from benchmark.errors import UsageError
+from benchmark.progress import Display
+from benchmark.request import Request
+from benchmark.seeds import derive
+from benchmark.stream import Clean, Labelled, Stream, Unlabelled, lay_out
+from benchmark.tokens import CHUNK, Kept, Live, TokenSource, clean_tokens
+from benchmark.views import PRESETS, Render
+
+
+@dataclass
+class Stop:
+    """Set by a signal handler: the run saves its state at the next step and ends."""
+
+    signal: int | None = None
+
+
+@dataclass
+class Setting:
+    """What a run works with once everything is opened."""
+
+    request: Request
+    stream: Stream
+    source: TokenSource
+    trunk: Trunk
+    block: LastBlock
+    dataset: Dataset
+    device: torch.device
+    display: Display
+    stop: Stop
+
+    @property
+    def seed(self) -> int:
+        return self.request.question.seed
+
+    def session(self, number: int) -> Unlabelled | Labelled:
+        """A session as methods see it. Only session 0 is built with labels."""
+        known, new = self.stream.known(number), self.stream.new(number)
+        ids = self.stream.ids(number)
+
+        def read_clean() -> Iterator[Clean]:
+            for part in ids.split(CHUNK):
+                yield Clean(part, clean_tokens(self.source, self.position(part)))
+
+        if number == 0:
+            labels = torch.from_numpy(self.stream.hidden[ids.numpy()]).to(self.device)
+            return Labelled(number, known, new, read_clean, labels)
+        return Unlabelled(number, known, new, read_clean)
+
+    def position(self, ids: Tensor) -> Tensor:
+        return torch.from_numpy(self.stream.position[ids.cpu().numpy()])
+
+    def seeded(self, purpose: str, *where: int) -> None:
+        """Before a method is called: what it draws depends on where it is, not on what was drawn before."""
+        torch.manual_seed(derive(self.seed, purpose, *where))
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise UsageError(f"--device: '{name}' is not usable here, try auto or cpu") from None
+    return device
+
+
+def open_setting(request: Request, device: torch.device, display: Display, stop: Stop) -> Setting:
+    """Open data and backbone; tokens are computed when they are first asked for."""
+    dataset = open_dataset(request.protocol.dataset)
+    trunk, block = open_backbone(request.backbone, request.weights)
+    trunk, block = trunk.to(device), block.to(device)
+    if not block.fast:
+        display.say(f"notice: the last block of {request.backbone.name} has another shape, the slower plain block is used")
+    live = Live(trunk, dataset.train, PRESETS[request.protocol.augmentation])
+    source = live if request.question.views == "live" else Kept(live)
+    return Setting(request, lay_out(request.protocol, dataset), source, trunk, block, dataset, device, display, stop)

@@ -1,0 +1,78 @@
+"""Where tokens come from: `source.get(position, view)`, one interface whatever stands behind it.
+
+`Live` sends pictures through the trunk each time; `Kept` does so once per view and keeps the tokens in memory. Tokens
+kept on disk and shared between runs will be a third class with the same two methods.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from benchmark.backbone import Tokens, Trunk, images_to_tokens
+from benchmark.data import Split
+from benchmark.views import CLEAN, Render
+
+CHUNK = 256
+"""Pictures a pass. Fixed, because the same picture in a batch of another size may differ in its last bits."""
+
+
+class TokenSource(Protocol):
+    """Tokens of training images by dataset position and view."""
+
+    trunk_images: int
+
+    def get(self, position: Tensor, view: Tensor) -> Tokens: ...
+
+
+class Live:
+    """Every picture anew through the trunk."""
+
+    def __init__(self, trunk: Trunk, split: Split, render: Render) -> None:
+        self.trunk, self.split, self.render = trunk, split, render
+        self.trunk_images = 0
+
+    def get(self, position: Tensor, view: Tensor) -> Tokens:
+        position, view = position.cpu(), view.cpu()
+        self.trunk_images += len(position)
+        images = self.split.images[position.numpy()]
+        pixels = self.render(images, position, view, self.trunk.spec.image_size)
+        return images_to_tokens(self.trunk, pixels, CHUNK)
+
+
+class Kept:
+    """Tokens of all images for every view asked for so far.
+
+    A view is computed for all images at once: what a picture's tokens are must not depend on which run, session or
+    resumed attempt asks first.
+    """
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self.views: dict[int, Tokens] = {}
+
+    @property
+    def trunk_images(self) -> int:
+        return self.live.trunk_images
+
+    def get(self, position: Tensor, view: Tensor) -> Tokens:
+        wanted = view.unique().tolist()
+        for number in wanted:
+            if number not in self.views:
+                everything = torch.arange(len(self.live.split))
+                self.views[number] = self.live.get(everything, torch.full_like(everything, number))
+        if len(wanted) == 1:
+            return self.views[wanted[0]][position]
+        sample = self.views[wanted[0]]
+        cls = sample.cls.new_empty(len(position), *sample.cls.shape[1:])
+        rest = sample.rest.new_empty(len(position), *sample.rest.shape[1:])
+        for number in wanted:
+            here = torch.nonzero(view == number).squeeze(1)
+            kept = self.views[number]
+            cls[here], rest[here] = kept.cls[position[here]], kept.rest[position[here]]
+        return Tokens(cls, rest)
+
+
+def clean_tokens(source: TokenSource, position: Tensor) -> Tokens:
+    return source.get(position, torch.full_like(position, CLEAN))
+

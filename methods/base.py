@@ -1,0 +1,97 @@
+"""The contract: what a method must say, and the little that all methods share.
+
+A method is built with the trained last block and the base head. It never sees a file, an optimiser, a device, a test
+image or a hidden label. The engine calls, for every session t = 1, 2, ...:
+
+    for each phase:  begin (sizes only) -> prepare (may read clean images) -> losses (once a step)
+    then             end (may read clean images)
+
+and `predict` whenever it wants to know. Session 0 is trained by the engine; a method meets it in `end` alone, with
+labels. What must outlive an interruption goes into parameters and buffers: a resumed run is built anew, `begin` is
+called for every phase up to now, and the saved tensors are put back. Draw random numbers with torch's default
+generator: the engine seeds it before every call from (seed, purpose, session, phase, step).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from benchmark.stream import Batch, Labelled, Unlabelled
+from methods.heads import CosineHead
+
+
+def knob(default: Any, provenance: str, why: str, **limits: Any) -> Any:
+    """A parameter with where its value comes from (`paper`, `code:<repo>`, `inferred` or `ours`) and what it does."""
+    return Field(default, description=why, json_schema_extra={"provenance": provenance}, **limits)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a session with its own optimiser and cosine.
+
+    `share` of the session's epochs; `novel` and `memory` images a step as multiples of the budget's batch; an epoch is
+    one pass over the `session`, or over `session+memory`.
+    """
+
+    name: str = "discover"
+    share: float = 1.0
+    novel: float = 1.0
+    memory: float = 0.0
+    pool: Literal["session", "session+memory"] = "session"
+
+
+class Method(nn.Module, ABC):
+    """A learner that meets sessions in order and names classes by output row."""
+
+    version: ClassVar[int] = 1
+    """Raised when a change to the code may change results: it is part of the question a run answers."""
+
+    class Params(BaseModel):
+        """The method's own knobs; everything shared belongs to the protocol."""
+
+        model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, block: nn.Module, head: CosineHead, params: Any, projector: tuple[int, ...]) -> None:
+        super().__init__()
+        self.block, self.head, self.params, self.projector_sizes = block, head, params, projector
+
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(),)
+
+    def begin(self, session: Unlabelled, phase: Phase) -> None:
+        """Build modules for a phase from sizes alone."""
+        if phase == self.phases()[0]:
+            self.head.grow(session.new)
+
+    def prepare(self, session: Unlabelled, phase: Phase) -> None:
+        """Look at the session's clean images before a phase; what is found goes into buffers."""
+
+    @abstractmethod
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """The weighted terms of the loss by name; a term that is switched off is absent."""
+
+    def end(self, session: Unlabelled | Labelled) -> None:
+        """Distil what must outlive the session; session 0 comes with labels."""
+
+    @torch.no_grad()
+    def clean_features(self, session: Unlabelled) -> Tensor:
+        """Features of all the session's images in the clean view, in the order of `session.clean()`."""
+        return torch.cat([self.block(part.tokens) for part in session.clean()])
+
+    @torch.no_grad()
+    def predict(self, tokens: Any) -> Tensor:
+        """Output rows, without being told the session."""
+        return self.head(self.block(tokens)).argmax(dim=1)
+
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """Exemplars as (image ids, output rows); the engine turns them into tokens for phases that ask."""
+        nothing = torch.zeros(0, dtype=torch.long)
+        return nothing, nothing
+
+    def stored_per_class(self) -> str:
+        """What is kept of a class once its images are gone, for the tables."""
+        return "nothing"

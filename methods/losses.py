@@ -1,0 +1,108 @@
+"""Losses as pure functions: no weights, no state, no device. Shapes: B images, d features, N rows, K new rows."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Distillation = Literal["none", "sq_l2", "mean_sq", "l2", "cosine", "frost"]
+
+
+def warm_up(epoch: int, epochs: int, share: float) -> float:
+    """0 at the first epoch, rising in a line to 1 at `share` of all epochs, 1 from there on."""
+    inflection = share * epochs
+    return 1.0 if inflection == 0 else min(epoch / inflection, 1.0)
+
+
+def target_temperature(epoch: int, epochs: int, first: float, last: float, share: float) -> float:
+    """From `first` in a line to `last` over `share` of all epochs, as SimGCD does over 30 of 200."""
+    steps = round(share * epochs)
+    return last if epoch >= steps - 1 else first + (last - first) * epoch / (steps - 1)
+
+
+def contrast(
+    a: Tensor,
+    b: Tensor,
+    *,
+    temperature: float = 1.0,
+    include_self: bool = True,
+    symmetric: bool = False,
+    others: Tensor | None = None,
+) -> Tensor:
+    """Row i of `a` should be closer to row i of `b` than to all other rows of both (and to `others`).
+
+    Rows are compared by cosine. `include_self` keeps the anchor's comparison with itself in the sum, a constant e^(1/τ),
+    as the paper prints it; SimGCD leaves it out.
+    """
+    if symmetric:
+        one, two = (
+            contrast(x, y, temperature=temperature, include_self=include_self, others=others)
+            for x, y in ((a, b), (b, a))
+        )
+        return (one + two) / 2
+    a, b = F.normalize(a, dim=1), F.normalize(b, dim=1)
+    within, across = a @ a.T, a @ b.T
+    if not include_self:
+        within = within.masked_fill(torch.eye(len(a), dtype=torch.bool, device=a.device), -math.inf)
+    parts = [within, across] if others is None else [within, across, a @ F.normalize(others, dim=1).T]
+    return (torch.logsumexp(torch.cat(parts, dim=1) / temperature, dim=1) - across.diagonal() / temperature).mean()
+
+
+def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
+    """Mean over images of -Σ_k target_k log softmax(logits)_k."""
+    return -(target * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
+
+
+def self_labelling(logits_a: Tensor, logits_b: Tensor, sharpen: float) -> Tensor:
+    """Each view learns the sharpened prediction of the other; no gradient through the targets.
+
+    `sharpen` is τ_c / τ_t: logits are cosines over τ_c, targets are cosines over τ_t.
+    """
+    targets_a, targets_b = ((sharpen * logits.detach()).softmax(dim=1) for logits in (logits_a, logits_b))
+    return (cross_entropy(targets_a, logits_b) + cross_entropy(targets_b, logits_a)) / 2
+
+
+def guide_to_novel(logits: Tensor, new_rows: slice) -> Tensor:
+    """D_g = KL(prior ‖ mean prediction) with the prior uniform on the new rows and zero elsewhere."""
+    log_mean = torch.logsumexp(F.log_softmax(logits, dim=1), dim=0)[new_rows] - math.log(len(logits))
+    return -math.log(len(log_mean)) - log_mean.mean()
+
+
+def centroid_similarity(cosine_a: Tensor, cosine_b: Tensor, *, include_self: bool = True, symmetric: bool = False) -> Tensor:
+    """CSS: a class is described by its cosines with the images of the batch (B x K); its two views should agree."""
+    return contrast(cosine_a.T, cosine_b.T, include_self=include_self, symmetric=symmetric)
+
+
+def prototype_boundary(
+    z_a: Tensor, z_b: Tensor, cluster: Tensor, known: Tensor, *, include_self: bool = True, symmetric: bool = False
+) -> Tensor:
+    """BAP: projected means of the predicted clusters agree between views and keep away from each other and from `known`.
+
+    Clusters without an image in the batch are left out of every sum.
+    """
+    present = cluster.unique()
+    member = (cluster[None, :] == present[:, None]).to(z_a)
+    member = member / member.sum(dim=1, keepdim=True)
+    return contrast(member @ z_a, member @ z_b, include_self=include_self, symmetric=symmetric, others=known)
+
+
+def feature_distillation(h: Tensor, old: Tensor, form: Distillation) -> Tensor:
+    """How far features moved from the old block's. All forms but `frost` are means over images.
+
+    `vector_norm` has subgradient 0 at 0, where `sqrt(sum)` would give NaN: at the first step old and new are equal.
+    """
+    match form:
+        case "sq_l2":
+            return (h - old).square().sum(dim=1).mean()
+        case "mean_sq":
+            return (h - old).square().mean()
+        case "l2":
+            return torch.linalg.vector_norm(h - old, dim=1).mean()
+        case "cosine":
+            return 1 - F.cosine_similarity(h, old, dim=1).mean()
+        case "frost":  # normalised over the whole batch, not image by image
+            return torch.linalg.vector_norm(h / torch.linalg.vector_norm(h) - old / torch.linalg.vector_norm(old))
+        case "none":
+            return h.new_zeros(())
