@@ -38,10 +38,20 @@ class Progress:
     """For each phase of the session so far: terms by epoch."""
     sums: dict[str, list[float]] = field(default_factory=dict)
     """Sum and number of values of each term in the epoch under way."""
-    optimiser_steps: int = 0
     seconds: float = 0.0
+    """Time spent training in this session, over all attempts."""
+    optimiser_steps: int = 0
     session_seconds: list[float] = field(default_factory=list)
     attempts: int = 0
+
+    def next_session(self) -> "Progress":
+        """The start of the next session; what counts for the whole run is carried over."""
+        return Progress(
+            session=self.session + 1,
+            optimiser_steps=self.optimiser_steps,
+            session_seconds=self.session_seconds,
+            attempts=self.attempts,
+        )
 
 
 class Checkpoint:

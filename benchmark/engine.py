@@ -28,7 +28,7 @@ from benchmark.progress import Display
 from benchmark.protocol import Shared
 from benchmark.record import PhaseLog, Provenance, RunRecord, SessionResult, canonical, read_record, record_path, sparse
 from benchmark.request import Request, cache_folder
-from benchmark.seeds import isolated
+from benchmark.seeds import repeatable
 from benchmark.setting import Setting, Stop, open_setting, pick_device
 from benchmark.stream import LabelledBatch, Unlabelled
 from benchmark.tokens import CHUNK, Live, TokenSource, clean_tokens
@@ -124,7 +124,7 @@ def fit(
         setting.display.step(progress.step)
         if setting.stop.signal is not None:
             keep()
-            raise InterruptedRunError("interrupted; the state is saved, run the same command again to resume")
+            raise InterruptedRunError(setting.stop.signal)
         if save.due(epoch_ended=epoch_ended):
             keep()
     if not all(bool(torch.isfinite(p).all()) for p in parameters.values()):
@@ -235,7 +235,7 @@ def predicted_counts(
 def phase_epochs(phases: tuple[Phase, ...], epochs: int) -> list[int]:
     """A session's epochs dealt out to its phases; rounding never loses or adds one."""
     ends = [round(epochs * sum(phase.share for phase in phases[: k + 1])) for k in range(len(phases))]
-    return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def discover(method: Method, setting: Setting, session: Unlabelled, progress: Progress, momentum: dict[str, Tensor], save: Checkpoint) -> None:
@@ -280,9 +280,9 @@ def run(
     out: Path = Path("results"),
     cache: Path | None = None,
     device: str = "auto",
+    threads: int | None = None,
     display: Display | None = None,
     stop: Stop | None = None,
-    command: str = "",
 ) -> RunRecord:
     """Answer a question: from its record if it is finished, else by training from wherever an earlier attempt got to."""
     question = request.question
@@ -297,12 +297,12 @@ def run(
         lock.acquire(timeout=0)
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
-    with lock, isolated(), (display or Display(quiet=True)) as shown:
+    with lock, repeatable(threads), (display or Display(quiet=True)) as shown:
         finished = answered(path)
         if finished is not None:
             return finished
         setting = open_setting(request, pick_device(device), shown, stop or Stop())
-        return train(setting, out, work, cache or cache_folder(), command)
+        return train(setting, out, work, cache or cache_folder())
 
 
 def answered(path: Path) -> RunRecord | None:
@@ -313,7 +313,7 @@ def answered(path: Path) -> RunRecord | None:
     return record if record.status != "partial" else None
 
 
-def train(setting: Setting, out: Path, work: Path, cache: Path, command: str) -> RunRecord:
+def train(setting: Setting, out: Path, work: Path, cache: Path) -> RunRecord:
     """Carry a run through its sessions; the record is written whole after each."""
     request, started = setting.request, provenance.now()
     save = Checkpoint(work / "state.safetensors", request.question)
@@ -328,7 +328,6 @@ def train(setting: Setting, out: Path, work: Path, cache: Path, command: str) ->
         results = list(read_record(record_path(out, request.question)).sessions)[: progress.session + progress.ended]
         setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
     progress.attempts += 1
-    clock = time.monotonic()
 
     def record(status: str, reason: str | None = None) -> RunRecord:
         told = Provenance(
@@ -347,7 +346,6 @@ def train(setting: Setting, out: Path, work: Path, cache: Path, command: str) ->
             base_session="cached" if cached else "trained",
             data_digest=setting.dataset.digest,
             weights_digest=request.question.backbone["weights"],
-            command=command,
         )
         written = RunRecord(
             key=request.question.key,
@@ -367,22 +365,22 @@ def train(setting: Setting, out: Path, work: Path, cache: Path, command: str) ->
     for number in range(progress.session + progress.ended, len(setting.stream.sessions)):
         session = setting.session(number)
         if number != progress.session:
-            progress = Progress(number, optimiser_steps=progress.optimiser_steps, attempts=progress.attempts, session_seconds=progress.session_seconds)
+            progress = progress.next_session()
         if number > 0:
             try:
                 discover(method, setting, session, progress, momentum, save)
             except DivergedError as error:
                 record("diverged", str(error))
                 raise DivergedError(f"{error}; the run is recorded as diverged, its last good state is in {work}") from None
-        momentum = {}
+        momentum, ended_at = {}, time.monotonic()
         method.eval()
         setting.seeded("end", number)
         method.end(session)
         counts, train_counts = evaluate(method, setting, number)
         results.append(session_result(setting, number, counts, train_counts, progress if number else base_progress, method))
         progress.ended = True
-        progress.session_seconds = [*progress.session_seconds, round(time.monotonic() - clock + progress.seconds, 2)]
-        clock = time.monotonic()
+        trained = (progress if number else base_progress).seconds
+        progress.session_seconds = [*progress.session_seconds, round(trained + time.monotonic() - ended_at, 2)]
         written = record("done" if number == len(setting.stream.sessions) - 1 else "partial")
         save.save(progress, method, {})
         announce(setting.display, written)

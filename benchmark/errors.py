@@ -47,6 +47,10 @@ class LockedError(BenchError):
 
 
 class InterruptedRunError(BenchError):
-    """The run was asked to stop, saved its state and can be resumed."""
+    """The run was asked to stop by a signal, saved its state and can be resumed."""
 
     code = 75
+
+    def __init__(self, signal: int) -> None:
+        super().__init__("interrupted; the state is saved, run the same command again to resume")
+        self.signal = signal

@@ -101,7 +101,6 @@ class Provenance(BaseModel):
     base_session: Literal["trained", "cached"] = "trained"
     data_digest: str = ""
     weights_digest: str = ""
-    command: str = ""
 
 
 class RunRecord(Spec):
@@ -124,6 +123,16 @@ class RunRecord(Spec):
         """Runs of one group may stand in one table."""
         changes = [f"{key}={json.dumps(value)}" for key, value in sorted(self.changed.items())]
         return ", ".join([f"budget {self.budget_name}", *changes])
+
+    @property
+    def command(self) -> str:
+        """What to type for the same run (an own method's or protocol's file goes by its name here)."""
+        options = {"backbone": "--backbone", "views": "--views", "weights": "--weights"}
+        words = ["bench run --method", self.question.method, "--protocol", self.question.protocol["name"]]
+        words += [f"--seed {self.question.seed} --budget {self.budget_name}"]
+        for key, value in sorted(self.changed.items()):
+            words.append(f"{options[key]} {value}" if key in options else f"--set {key}={json.dumps(value)}")
+        return " ".join(words)
 
     @property
     def sizes(self) -> list[int]:

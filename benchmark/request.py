@@ -1,9 +1,11 @@
 """From what the user typed to the question a run answers. Everything is checked here, before any work begins."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import platformdirs
@@ -65,7 +67,7 @@ def ask(
     budget: str = "paper",
     views: int | str | None = None,
     params: str | None = None,
-    settings: tuple[str, ...] = (),
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Request:
     """Resolve names, files and overrides into one question."""
     if not 0 <= seed < 2**32:
@@ -75,7 +77,7 @@ def ask(
     if budget not in chosen.budgets:
         raise UsageError(f"unknown budget '{budget}' of {chosen.name}{suggest(budget, chosen.budgets)}")
     named = load_params(params, loaded.name) if params else ParamSet(method=loaded.name)
-    typed = parse_settings(settings)
+    typed = by_part(settings)
 
     reference = {
         "params": chosen.params.get(loaded.name, {}),
@@ -174,23 +176,27 @@ def load_params(name: str, method: str) -> ParamSet:
     return found
 
 
-def parse_settings(settings: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """`omega=1` is the method's, `budget.lr=0.02` the budget's, `shared.tau_c=1` shared."""
-    parsed: dict[str, dict[str, Any]] = {"params": {}, "budget": {}, "shared": {}}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        part, dot, rest = key.strip().partition(".")
-        if not equals or not key.strip():
-            raise UsageError(f"--set: '{setting}': write key=value, for example --set omega=1")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UsageError(f"--set: '{setting}': the value cannot be read") from None
-        if dot and part in parsed:
-            parsed[part][rest] = value
+def parse_setting(setting: str) -> tuple[str, Any]:
+    """`key=value` with the value read as YAML."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"--set: '{setting}': write key=value, for example --set omega=1")
+    try:
+        return key.strip(), yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UsageError(f"--set: '{setting}': the value cannot be read") from None
+
+
+def by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`omega` is the method's, `budget.lr` the budget's, `shared.tau_c` shared."""
+    parts: dict[str, dict[str, Any]] = {"params": {}, "budget": {}, "shared": {}}
+    for key, value in settings.items():
+        part, dot, rest = key.partition(".")
+        if dot and part in parts:
+            parts[part][rest] = value
         else:
-            parsed["params"][key.strip()] = value
-    return parsed
+            parts["params"][key] = value
+    return parts
 
 
 def parse_views(views: int | str) -> Any:

@@ -5,6 +5,7 @@ So a checkpoint needs no random state: step 500 of session 2 draws the same numb
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,7 +24,18 @@ def generator(seed: int, purpose: str, *where: int) -> torch.Generator:
 
 
 @contextmanager
-def isolated() -> Iterator[None]:
-    """Give torch's global generators back to the caller as they were."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_available() else []):
-        yield
+def repeatable(threads: int | None) -> Iterator[None]:
+    """Deterministic kernels and a fixed number of threads; torch's global state is the caller's again afterwards.
+
+    The number of threads decides how sums are split, hence their last bits.
+    """
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products ask for it; read at their first use
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.set_num_threads(threads or before[0])
+            torch.use_deterministic_algorithms(mode=True)
+            yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(mode=before[1])

@@ -1,0 +1,53 @@
+"""A reproducible benchmark of continual novel class discovery.
+
+`benchmark.run(method="fea", protocol="digits-t2", ...)` is `bench run` from Python. Nothing here imports torch until it
+is called, so that the command line answers quickly.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmark.progress import Display
+    from benchmark.record import RunRecord
+    from benchmark.setting import Stop
+
+
+def run(
+    method: str = "fea",
+    protocol: str = "digits-t2",
+    seed: int = 0,
+    *,
+    backbone: str | None = None,
+    weights: str | Path | None = None,
+    budget: str = "paper",
+    views: int | str | None = None,
+    params: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    out: str | Path = "results",
+    display: "Display | None" = None,
+    stop: "Stop | None" = None,
+) -> "RunRecord":
+    """Answer one question and return its record; `record.metrics()` has the figures.
+
+    `settings` are what `--set` takes: `{"omega": 1, "budget.lr": 0.02, "shared.tau_c": 1}`. A finished run is answered
+    from its record, an unfinished one is resumed.
+    """
+    from benchmark.engine import run as carry  # noqa: PLC0415 - imports torch
+    from benchmark.request import ask  # noqa: PLC0415
+
+    request = ask(
+        method,
+        protocol,
+        seed,
+        backbone=backbone,
+        weights=Path(weights) if weights is not None else None,
+        budget=budget,
+        views=views,
+        params=params,
+        settings=settings or {},
+    )
+    return carry(request, out=Path(out), device=device, threads=threads, display=display, stop=stop)

@@ -1,0 +1,276 @@
+"""The `bench` command: parses, calls, prints. Data goes to stdout, everything else to stderr.
+
+Heavy imports wait inside the commands, so that `bench --help` answers at once.
+"""
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from benchmark.errors import BenchError, InterruptedRunError, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from benchmark.record import RunRecord
+    from benchmark.setting import Stop
+
+EXIT_CODES = (
+    "Exit codes: 0 ok, 1 unexpected error, 2 usage or invalid configuration, 3 data or weights missing or corrupt, "
+    "4 regression, 5 diverged, 6 disk or memory, 7 locked by another process, 75 interrupted and resumable, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="bench",
+    help="Continual novel class discovery: run methods, build reports.",
+    epilog=EXIT_CODES,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        typer.echo(version("cncd-bench"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: ARG001 - acted on while parsing
+        bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Option(help="Name of a method, or your own as path/to/mine.py:Mine (runs that file).")] = "fea",
+    protocol: Annotated[str, typer.Option(help="Name of a protocol, or a YAML file.")] = "digits-t2",
+    seed: Annotated[int, typer.Option(help="Seed of training; splits and class order do not depend on it.")] = 0,
+    backbone: Annotated[str | None, typer.Option(help="Another backbone of `bench list backbones`.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights of the backbone (safetensors).")] = None,
+    budget: Annotated[str, typer.Option(help="How long to train: paper or quick.")] = "paper",
+    views: Annotated[str | None, typer.Option(help="Augmented views an image (2 or more), or live.")] = None,
+    params: Annotated[str | None, typer.Option(help="Named parameter set, or a YAML file.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="omega=1 (method), budget.lr=0.02, shared.tau_c=1; repeatable."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of records and unfinished state.")] = Path("results"),
+    as_json: JsonFlag = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print diagnostics too, and tracebacks.")] = False,
+) -> None:
+    """Train and score one method on one protocol; the same command again resumes or answers from the record."""
+    import benchmark  # noqa: PLC0415
+    from benchmark.progress import Display  # noqa: PLC0415
+    from benchmark.record import record_path  # noqa: PLC0415
+    from benchmark.request import parse_setting  # noqa: PLC0415
+    from benchmark.setting import Stop  # noqa: PLC0415
+
+    began = time.monotonic()
+    stop = Stop()
+    listen(stop)
+    record = benchmark.run(
+        method,
+        protocol,
+        seed,
+        backbone=backbone,
+        weights=weights,
+        budget=budget,
+        views=views,
+        params=params,
+        settings=dict(map(parse_setting, settings or [])),
+        device=device,
+        threads=threads,
+        out=out,
+        display=Display(),
+        stop=stop,
+    )
+    path = record_path(out, record.question)
+    seconds = round(time.monotonic() - began, 2)
+    if as_json:
+        document = {"schema": 1, "record": str(path), "metrics": vars(record.metrics()), "seconds": seconds}
+        if record.status != "done":
+            document |= {"status": record.status, "reason": record.reason}
+        print_json(document)
+    else:
+        typer.echo(metric_table(record))
+        if verbose:
+            typer.echo(json.dumps(record.diagnostics(), indent=2))
+        typer.echo(f"record: {path}")
+    if record.status == "diverged":
+        from benchmark.errors import DivergedError  # noqa: PLC0415
+
+        raise DivergedError(f"{record.reason} (recorded as diverged in {path})")
+
+
+def listen(stop: "Stop") -> None:
+    """SIGTERM, SIGUSR1 and the first Ctrl-C end the run at the next step with its state saved; a second Ctrl-C ends it now."""
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.signal = number
+
+    for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGUSR1", signal.SIGTERM)):
+        signal.signal(number, handle)
+
+
+def metric_table(record: "RunRecord") -> str:
+    """Accuracy of every session's classes after every session, and the three figures of the paper."""
+    from tabulate import tabulate  # noqa: PLC0415
+
+    metrics = record.metrics()
+    sizes = [f"C{j} ({size} classes)" for j, size in enumerate(record.sizes)]
+    rows = [
+        [f"session {t}", *(f"{value:.2f}" for value in row), *[""] * (len(sizes) - len(row)), f"{metrics.overall[t]:.2f}"]
+        for t, row in enumerate(metrics.accuracy)
+    ]
+    question = record.question
+    heading = f"{question.method} on {question.protocol['name']}, seed {question.seed}, {record.group}: accuracy in %"
+    table = tabulate(rows, headers=["after", *sizes, "overall"], tablefmt="simple", disable_numparse=True, stralign="right")
+    summary = [
+        ("average accuracy", metrics.average_accuracy),
+        ("average forgetting (AvF)", metrics.average_forgetting),
+        ("average discovery (AvD)", metrics.average_discovery),
+    ]
+    figures = tabulate(
+        [[name, "-" if value is None else f"{value:.2f}"] for name, value in summary], tablefmt="plain", disable_numparse=True
+    )
+    return f"{heading}\n\n{table}\n\n{figures}\n"
+
+
+KINDS = ("methods", "protocols", "backbones", "datasets")
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(help=", ".join(KINDS))],
+    as_json: JsonFlag = False,
+) -> None:
+    """List what there is."""
+    from benchmark.protocol import suggest  # noqa: PLC0415
+
+    if kind not in KINDS:
+        raise UsageError(f"cannot list '{kind}'{suggest(kind, KINDS)}")
+    rows = listing(kind)
+    if as_json:
+        print_json({"schema": 1, kind: rows})
+        return
+    from tabulate import tabulate  # noqa: PLC0415
+
+    typer.echo(tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True))
+
+
+def listing(kind: str) -> list[dict[str, Any]]:
+    """Rows of `bench list`: what a reader of a terminal wants to know, each with a name."""
+    if kind == "methods":
+        import methods  # noqa: PLC0415
+
+        return [{"name": entry.name, "title": entry.title} for entry in methods.entries().values()]
+    from benchmark.protocol import load_backbones, load_protocol, protocol_names  # noqa: PLC0415
+
+    if kind == "protocols":
+        protocols = map(load_protocol, protocol_names())
+        return [
+            {
+                "name": p.name,
+                "title": p.title,
+                "dataset": p.dataset,
+                "classes": "+".join(str(len(c)) for c in p.classes),
+                "backbone": p.backbone,
+            }
+            for p in protocols
+        ]
+    if kind == "backbones":
+        return [
+            {"name": b.name, "architecture": b.architecture, "image_size": b.image_size, "trained_on": b.trained_on}
+            for b in load_backbones().values()
+        ]
+    from benchmark.data import CLASSES, READERS  # noqa: PLC0415
+
+    return [{"name": name, "classes": n, "readable": name in READERS} for name, n in CLASSES.items()]
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Option(help="Folder that holds runs/.")] = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="Folder to write tables/ into; the default is --results.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print and write the metric tables of all records."""
+    from benchmark.report import build  # noqa: PLC0415
+
+    built = build(results, out or results)
+    for line in built.refused:
+        typer.echo(f"bench: {line}", err=True)
+    if as_json:
+        print_json({"schema": 1, "records": built.records, "refused": built.refused, "files": built.files, "tables": built.tables})
+    else:
+        typer.echo(built.text)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, allow_nan=False))
+
+
+def main() -> None:
+    """Run the command; every expected failure becomes one sentence and its documented exit code."""
+    sys.exit(guarded())
+
+
+def guarded() -> int:
+    verbose = "--verbose" in sys.argv or bool(os.environ.get("CNCD_TRACEBACK"))
+    try:
+        result = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except InterruptedRunError as error:
+        return fail(str(error), 130 if error.signal == signal.SIGINT else error.code)
+    except BenchError as error:
+        return fail(str(error), error.code)
+    except typer.TyperException as error:  # wrong options, found while parsing
+        return fail(f"{error.format_message().rstrip('.')} (see bench --help)", UsageError.code)
+    except (KeyboardInterrupt, typer.Abort):
+        return fail("interrupted", 130)
+    except (OSError, MemoryError) as error:
+        if verbose:
+            raise
+        return fail_for_resource(error)
+    except Exception as error:
+        if verbose:
+            raise
+        return fail(f"unexpected {type(error).__name__}: {error} (please report this; --verbose shows where)", 1)
+    return result if isinstance(result, int) else 0
+
+
+def fail_for_resource(error: OSError | MemoryError) -> int:
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; say nothing more
+        return 0
+    if isinstance(error, MemoryError):
+        return fail("out of memory: try a smaller batch (--set budget.batch=32) or fewer views", ResourceError.code)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return fail(f"no space left writing {error.filename or 'a file'}: free some and run the same command again to resume", 6)
+    return fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 2)
+
+
+def fail(sentence: str, code: int) -> int:
+    typer.echo(f"bench: {' '.join(sentence.split())}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

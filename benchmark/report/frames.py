@@ -1,0 +1,77 @@
+"""From records to data frames: one row a run, then one row a cell."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from benchmark.errors import UsageError
+from benchmark.record import RunRecord, read_record
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of the paper and which way is better."""
+
+    name: str
+    title: str
+    higher_is_better: bool
+
+
+METRICS = (
+    Metric("average_accuracy", "Average accuracy", True),
+    Metric("average_forgetting", "Average forgetting (AvF)", False),
+    Metric("average_discovery", "Average discovery (AvD)", True),
+)
+
+CELL = ["group", "protocol", "method"]
+
+
+def read_all(results: Path) -> tuple[list[RunRecord], list[str]]:
+    """All records below a folder in a fixed order, and a sentence for each file that is none."""
+    records, refused = [], []
+    for path in sorted((results / "runs").glob("*/*/*.json")):
+        try:
+            records.append(read_record(path))
+        except UsageError as error:
+            refused.append(str(error))
+    return records, refused
+
+
+def long_frame(records: list[RunRecord]) -> pd.DataFrame:
+    """One row a run that has ended; a diverged run has no figures."""
+    rows = []
+    for record in records:
+        if record.status == "partial":
+            continue
+        metrics = record.metrics() if record.status == "done" else None
+        rows.append(
+            {
+                "group": record.group,
+                "protocol": record.question.protocol["name"],
+                "method": record.question.method,
+                "seed": record.question.seed,
+                "stored": record.stored_per_class,
+                **{m.name: getattr(metrics, m.name) if metrics else None for m in METRICS},
+            }
+        )
+    columns = [*CELL, "seed", "stored", *(m.name for m in METRICS)]
+    return pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS})
+
+
+def cells(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Mean, sample deviation and number of runs of every (group, protocol, method); diverged runs are counted apart."""
+    grouped = frame.groupby(CELL, sort=True)
+    table = pd.DataFrame(
+        {
+            "mean": grouped[metric].mean(),
+            "deviation": grouped[metric].std(ddof=1),
+            "runs": grouped["seed"].count(),
+            "diverged": grouped[metric].apply(lambda values: int(values.isna().sum())),
+            "stored": grouped["stored"].first(),
+        }
+    ).reset_index()
+    # reference runs first: their group has the shortest name
+    order = sorted(table["group"].unique(), key=lambda group: (len(group), group))
+    table["group"] = pd.Categorical(table["group"], order, ordered=True)
+    return table.sort_values(CELL, ignore_index=True).astype({"group": str})
