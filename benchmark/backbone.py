@@ -9,6 +9,7 @@ result equals the plain block's in value and in the gradient of every parameter 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
@@ -53,7 +54,7 @@ def takes_class_token_path(block: nn.Module) -> bool:
     """Whether the block is the plain pre-norm block whose class token can be computed alone."""
     if type(block) is not Block or type(block.attn) is not Attention or type(block.mlp) is not Mlp:
         return False
-    attention = block.attn
+    attention: Any = block.attn
     inner = (attention.q_norm, attention.k_norm, attention.norm, block.mlp.norm)
     return (
         all(isinstance(norm, nn.Identity) for norm in inner)

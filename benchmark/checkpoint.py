@@ -67,7 +67,9 @@ class Checkpoint:
         return age >= (SECONDS_BETWEEN_EPOCH_SAVES if epoch_ended else SECONDS_BETWEEN_SAVES)
 
     def save(self, progress: Progress, model: nn.Module, momentum: dict[str, Tensor]) -> None:
-        question = self.question if isinstance(self.question, dict) else self.question.model_dump(mode="json", by_alias=True)
+        question = (
+            self.question if isinstance(self.question, dict) else self.question.model_dump(mode="json", by_alias=True)
+        )
         tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
         tensors |= {f"momentum/{name}": tensor for name, tensor in momentum.items()}
         metadata = {"question": json.dumps(question), "progress": json.dumps(asdict(progress))}
@@ -111,7 +113,7 @@ def restore(model: nn.Module, state: dict[str, Tensor]) -> None:
     """Put saved tensors back. Buffers take the saved shape: what a method remembers grows with its data."""
     expected = model.state_dict()
     if expected.keys() != state.keys():
-        odd = sorted(expected.keys() ^ state.keys())[0]
+        odd = min(expected.keys() ^ state.keys())
         raise UsageError(f"the saved state does not fit the method: tensor '{odd}' is on one side only")
     for name, parameter in model.named_parameters():
         parameter.copy_(state[name])

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 unexpected error, 2 usage or invalid configuration, 3 data or weights missing or corrupt, "
-    "4 regression, 5 diverged, 6 disk or memory, 7 locked by another process, 75 interrupted and resumable, 130 interrupted."
+    "4 regression, 5 diverged, 6 disk or memory, 7 locked by another process, 75 interrupted and resumable, "
+    "130 interrupted."
 )
 
 app = typer.Typer(
@@ -47,7 +48,7 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[  # noqa: ARG001 - acted on while parsing
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
@@ -56,7 +57,9 @@ def _options(
 
 @app.command()
 def run(
-    method: Annotated[str, typer.Option(help="Name of a method, or your own as path/to/mine.py:Mine (runs that file).")] = "fea",
+    method: Annotated[
+        str, typer.Option(help="Name of a method, or your own as path/to/mine.py:Mine (runs that file).")
+    ] = "fea",
     protocol: Annotated[str, typer.Option(help="Name of a protocol, or a YAML file.")] = "digits-t2",
     seed: Annotated[int, typer.Option(help="Seed of training; splits and class order do not depend on it.")] = 0,
     backbone: Annotated[str | None, typer.Option(help="Another backbone of `bench list backbones`.")] = None,
@@ -66,7 +69,9 @@ def run(
     params: Annotated[str | None, typer.Option(help="Named parameter set, or a YAML file.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="omega=1 (method), budget.lr=0.02, shared.tau_c=1; repeatable."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="omega=1 (method), budget.lr=0.02, shared.tau_c=1; repeatable."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,
@@ -119,7 +124,7 @@ def run(
 
 
 def listen(stop: "Stop") -> None:
-    """SIGTERM, SIGUSR1 and the first Ctrl-C end the run at the next step with its state saved; a second Ctrl-C ends it now."""
+    """SIGTERM, SIGUSR1 and the first Ctrl-C end the run at the next step, state saved; a second Ctrl-C ends it now."""
 
     def handle(number: int, _frame: object) -> None:
         if stop.signal is not None and number == signal.SIGINT:
@@ -137,19 +142,28 @@ def metric_table(record: "RunRecord") -> str:
     metrics = record.metrics()
     sizes = [f"C{j} ({size} classes)" for j, size in enumerate(record.sizes)]
     rows = [
-        [f"session {t}", *(f"{value:.2f}" for value in row), *[""] * (len(sizes) - len(row)), f"{metrics.overall[t]:.2f}"]
+        [
+            f"session {t}",
+            *(f"{value:.2f}" for value in row),
+            *[""] * (len(sizes) - len(row)),
+            f"{metrics.overall[t]:.2f}",
+        ]
         for t, row in enumerate(metrics.accuracy)
     ]
     question = record.question
     heading = f"{question.method} on {question.protocol['name']}, seed {question.seed}, {record.group}: accuracy in %"
-    table = tabulate(rows, headers=["after", *sizes, "overall"], tablefmt="simple", disable_numparse=True, stralign="right")
+    table = tabulate(
+        rows, headers=["after", *sizes, "overall"], tablefmt="simple", disable_numparse=True, stralign="right"
+    )
     summary = [
         ("average accuracy", metrics.average_accuracy),
         ("average forgetting (AvF)", metrics.average_forgetting),
         ("average discovery (AvD)", metrics.average_discovery),
     ]
     figures = tabulate(
-        [[name, "-" if value is None else f"{value:.2f}"] for name, value in summary], tablefmt="plain", disable_numparse=True
+        [[name, "-" if value is None else f"{value:.2f}"] for name, value in summary],
+        tablefmt="plain",
+        disable_numparse=True,
     )
     return f"{heading}\n\n{table}\n\n{figures}\n"
 
@@ -219,7 +233,15 @@ def report(
     for line in built.refused:
         typer.echo(f"bench: {line}", err=True)
     if as_json:
-        print_json({"schema": 1, "records": built.records, "refused": built.refused, "files": built.files, "tables": built.tables})
+        print_json(
+            {
+                "schema": 1,
+                "records": built.records,
+                "refused": built.refused,
+                "files": built.files,
+                "tables": built.tables,
+            }
+        )
     else:
         typer.echo(built.text)
 
@@ -263,7 +285,9 @@ def fail_for_resource(error: OSError | MemoryError) -> int:
     if isinstance(error, MemoryError):
         return fail("out of memory: try a smaller batch (--set budget.batch=32) or fewer views", ResourceError.code)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return fail(f"no space left writing {error.filename or 'a file'}: free some and run the same command again to resume", 6)
+        return fail(
+            f"no space left writing {error.filename or 'a file'}: free some and run the same command again to resume", 6
+        )
     return fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 2)
 
 

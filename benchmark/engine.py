@@ -1,4 +1,4 @@
-"""The session engine: `run` carries a question to its record, `fit` is the only optimiser, `evaluate` alone sees test images.
+"""The session engine: `run` carries a question to its record, `fit` alone descends, `evaluate` alone sees test images.
 
 Nothing here knows a method by name. Every random number is derived from (seed, purpose, session, phase, step), and all
 state of a run is in its checkpoint, so a run that was killed ends with the record of one that was not.
@@ -9,7 +9,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import filelock
 import numpy as np
@@ -37,12 +37,6 @@ from methods.base import Method, Phase
 from methods.heads import CosineHead
 
 
-class Learner(Protocol):
-    """What `fit` needs: parameters and loss terms."""
-
-    def losses(self, batch: Any) -> dict[str, Tensor]: ...
-
-
 @dataclass(frozen=True)
 class Course:
     """One stretch of training with its own optimiser and cosine."""
@@ -56,13 +50,24 @@ class Course:
     shared: Shared
 
 
+class BaseLearner(nn.Module):
+    """Session 0: cross-entropy on the labelled base classes."""
+
+    def __init__(self, block: LastBlock, head: CosineHead) -> None:
+        super().__init__()
+        self.block, self.head = block, head
+
+    def losses(self, batch: LabelledBatch) -> dict[str, Tensor]:
+        return {"label": F.cross_entropy(self.head(self.block(batch.tokens)), batch.labels)}
+
+
 def learning_rate(lr: float, floor: float, epoch: int, epochs: int) -> float:
     """Cosine by epoch from `lr` towards `floor * lr`."""
     return lr * (floor + (1 - floor) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
 
 
 def fit(
-    learner: nn.Module,
+    learner: BaseLearner | Method,
     feed: Feed,
     course: Course,
     setting: Setting,
@@ -138,19 +143,8 @@ def log_epoch(progress: Progress, epoch: int) -> None:
     for name, (total, count) in progress.sums.items():
         log.setdefault(name, [None] * epoch).append(float(f"{total / count:.6g}"))
     for values in log.values():
-        values += [None] * (epoch + 1 - len(values))
+        values.extend([None] * (epoch + 1 - len(values)))
     progress.sums = {}
-
-
-class BaseLearner(nn.Module):
-    """Session 0: cross-entropy on the labelled base classes."""
-
-    def __init__(self, block: LastBlock, head: CosineHead) -> None:
-        super().__init__()
-        self.block, self.head = block, head
-
-    def losses(self, batch: LabelledBatch) -> dict[str, Tensor]:
-        return {"label": F.cross_entropy(self.head(self.block(batch.tokens)), batch.labels)}
 
 
 def base_question(setting: Setting) -> dict[str, Any]:
@@ -189,7 +183,9 @@ def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, 
             progress, momentum = loaded.progress, loaded.momentum
         cached = loaded is not None and progress.step == budget.base_epochs * feed.steps
         if not cached:
-            course = Course("base session", 0, 0, budget.base_epochs, budget.base_lr, budget.clip, setting.request.shared)
+            course = Course(
+                "base session", 0, 0, budget.base_epochs, budget.base_lr, budget.clip, setting.request.shared
+            )
             fit(learner, feed, course, setting, progress, momentum, save)
     return learner, progress, cached
 
@@ -208,7 +204,7 @@ def waiting_lock(path: Path, display: Display) -> filelock.BaseFileLock:
 
 @torch.no_grad()
 def evaluate(method: Method, setting: Setting, session: int) -> tuple[scoring.Counts, scoring.Counts]:
-    """Counts (class x predicted row) on the test images of all classes so far, and on the session's own training images.
+    """Counts (class x predicted row): test images of all classes so far, and the session's own training images.
 
     The only place where a test image or a hidden label is read. Nothing flows back.
     """
@@ -238,7 +234,14 @@ def phase_epochs(phases: tuple[Phase, ...], epochs: int) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def discover(method: Method, setting: Setting, session: Unlabelled, progress: Progress, momentum: dict[str, Tensor], save: Checkpoint) -> None:
+def discover(
+    method: Method,
+    setting: Setting,
+    session: Unlabelled,
+    progress: Progress,
+    momentum: dict[str, Tensor],
+    save: Checkpoint,
+) -> None:
     """Train a method on one session, phase by phase, from where `progress` stands."""
     budget, shared = setting.request.budget, setting.request.shared
     phases = method.phases()
@@ -284,7 +287,7 @@ def run(
     display: Display | None = None,
     stop: Stop | None = None,
 ) -> RunRecord:
-    """Answer a question: from its record if it is finished, else by training from wherever an earlier attempt got to."""
+    """Answer a question: from its record if it is finished, else by training on from where an earlier attempt got."""
     question = request.question
     path = record_path(out, question)
     make_folder(path.parent)
@@ -297,7 +300,7 @@ def run(
         lock.acquire(timeout=0)
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
-    with lock, repeatable(threads), (display or Display(quiet=True)) as shown:
+    with lock, repeatable(threads), display or Display(quiet=True) as shown:
         finished = answered(path)
         if finished is not None:
             return finished
@@ -371,13 +374,17 @@ def train(setting: Setting, out: Path, work: Path, cache: Path) -> RunRecord:
                 discover(method, setting, session, progress, momentum, save)
             except DivergedError as error:
                 record("diverged", str(error))
-                raise DivergedError(f"{error}; the run is recorded as diverged, its last good state is in {work}") from None
+                raise DivergedError(
+                    f"{error}; the run is recorded as diverged, its last good state is in {work}"
+                ) from None
         momentum, ended_at = {}, time.monotonic()
         method.eval()
         setting.seeded("end", number)
         method.end(session)
         counts, train_counts = evaluate(method, setting, number)
-        results.append(session_result(setting, number, counts, train_counts, progress if number else base_progress, method))
+        results.append(
+            session_result(setting, number, counts, train_counts, progress if number else base_progress, method)
+        )
         progress.ended = True
         trained = (progress if number else base_progress).seconds
         progress.session_seconds = [*progress.session_seconds, round(trained + time.monotonic() - ended_at, 2)]
@@ -389,7 +396,12 @@ def train(setting: Setting, out: Path, work: Path, cache: Path) -> RunRecord:
 
 
 def session_result(
-    setting: Setting, number: int, counts: scoring.Counts, train_counts: scoring.Counts, progress: Progress, method: Method
+    setting: Setting,
+    number: int,
+    counts: scoring.Counts,
+    train_counts: scoring.Counts,
+    progress: Progress,
+    method: Method,
 ) -> SessionResult:
     known, new = setting.stream.known(number), setting.stream.new(number)
     solved = [

@@ -57,7 +57,9 @@ class BaseFeed:
         seed = self.setting.seed
         if self._plan is None or self._plan[0] != epoch:
             order = drawn_order(len(self.ids), self.steps * self.size, generator(seed, "order", 0, 0, epoch))
-            views, _ = drawn_views(len(order), self.setting.request.question.views, generator(seed, "views", 0, 0, epoch))
+            views, _ = drawn_views(
+                len(order), self.setting.request.question.views, generator(seed, "views", 0, 0, epoch)
+            )
             self._plan = (epoch, order, views)
         here = slice(step * self.size, (step + 1) * self.size)
         ids = self.ids[self._plan[1][here]]

@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a run killed at any moment, sees the old content or the new and nothing between."""
+"""Writing files so that a reader, or a run killed at any moment, sees the old content or the new, nothing between."""
 
 import os
 from pathlib import Path

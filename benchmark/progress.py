@@ -1,4 +1,4 @@
-"""What a person waiting for a run sees, on stderr: a bar with the time left on a terminal, a line per session elsewhere."""
+"""What a person who waits for a run sees, on stderr: a bar with the time left on a terminal, else a line a session."""
 
 import sys
 import time
@@ -26,7 +26,9 @@ class Display:
             self.bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bars:
             self.bars.stop()
 

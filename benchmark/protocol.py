@@ -1,4 +1,4 @@
-"""Protocols, budgets and backbones: frozen data, validated when loaded, from the YAML files of protocols/ or the user's own.
+"""Protocols, budgets and backbones: frozen data, validated when loaded from protocols/ or from the user's own file.
 
 A protocol fixes everything that methods share. What a method may choose for itself is in its `Params`.
 """
@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -57,7 +57,9 @@ class Protocol(Spec):
     version: int = Field(1, ge=1)
     title: str
     dataset: str
-    sessions: tuple[int, ...] | tuple[tuple[int, ...], ...] = Field(min_length=2)
+    sessions: tuple[int | tuple[int, ...], ...] = Field(
+        min_length=2, description="classes of each session, base first: how many, or which labels"
+    )
     class_order: str = Field("natural", pattern=r"^(natural|seed:\d{1,9})$")
     K: Literal["known"] = "known"
     selection: Literal["last"] = "last"
@@ -86,34 +88,34 @@ class Protocol(Spec):
     @model_validator(mode="after")
     def _disjoint(self) -> "Protocol":
         available = CLASSES[self.dataset]
-        if isinstance(self.sessions[0], tuple):
-            named = list(chain.from_iterable(self.sessions))  # type: ignore[arg-type]
-            twice = sorted({label for label in named if named.count(label) > 1})
-            outside = [label for label in named if not 0 <= label < available]
-            if twice:
-                raise ValueError(f"sessions: class {twice[0]} is in more than one place; sessions must be disjoint")
-            if outside:
-                raise ValueError(f"sessions: {self.dataset} has no class {outside[0]}, only 0 to {available - 1}")
-            if self.class_order != "natural":
-                raise ValueError("class_order: must be natural when sessions list their classes")
-        elif sum(self.sessions) > available:  # type: ignore[arg-type]
-            raise ValueError(f"sessions: {sum(self.sessions)} classes asked for, {self.dataset} has {available}")  # type: ignore[arg-type]
-        if any((len(s) if isinstance(s, tuple) else s) < (2 if t == 0 else 1) for t, s in enumerate(self.sessions)):
+        listed = [session for session in self.sessions if isinstance(session, tuple)]
+        labels = list(chain.from_iterable(listed))
+        sizes = [len(session) if isinstance(session, tuple) else session for session in self.sessions]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        outside = [label for label in labels if not 0 <= label < available]
+        if listed and len(listed) < len(self.sessions):
+            raise ValueError("sessions: give all of them as numbers of classes, or all as lists of classes")
+        if twice:
+            raise ValueError(f"sessions: class {twice[0]} is in more than one place; sessions must be disjoint")
+        if outside:
+            raise ValueError(f"sessions: {self.dataset} has no class {outside[0]}, only 0 to {available - 1}")
+        if listed and self.class_order != "natural":
+            raise ValueError("class_order: must be natural when sessions list their classes")
+        if sum(sizes) > available:
+            raise ValueError(f"sessions: {sum(sizes)} classes asked for, {self.dataset} has {available}")
+        if sizes[0] < 2 or min(sizes) < 1:
             raise ValueError("sessions: the base needs at least two classes, every other session at least one")
         return self
 
     @property
     def classes(self) -> tuple[tuple[int, ...], ...]:
-        """The dataset's labels of every session, in order of arrival; depends on the protocol alone, never on the run's seed."""
-        if isinstance(self.sessions[0], tuple):
-            return self.sessions  # type: ignore[return-value]
+        """The dataset's labels of every session, in order of arrival: a matter of the protocol, not of the run's seed."""
         order = np.arange(CLASSES[self.dataset])
         if self.class_order != "natural":
             np.random.default_rng(int(self.class_order.removeprefix("seed:"))).shuffle(order)
-        ends = np.cumsum(self.sessions)
+        waiting = iter(order.tolist())
         return tuple(
-            tuple(order[end - size : end].tolist())
-            for end, size in zip(ends, self.sessions, strict=True)  # type: ignore[arg-type]
+            session if isinstance(session, tuple) else tuple(islice(waiting, session)) for session in self.sessions
         )
 
 
@@ -189,10 +191,16 @@ def validated(model: type[Model], values: Any, source: str) -> Model:
 
 def _sentence(model: type[BaseModel], error: ValidationError) -> str:
     first = error.errors()[0]
-    places = [str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "function-", "constrained-", "literal["))]
+    places = [
+        str(part)
+        for part in first["loc"]
+        if not str(part).startswith(("tuple[", "function-", "constrained-", "literal["))
+    ]
     key = ".".join(places)
     if first["type"] == "extra_forbidden":
-        return f"unknown key '{key}' (value {_short(first['input'])}){suggest(places[-1], _keys_at(model, places[:-1]))}"
+        return (
+            f"unknown key '{key}' (value {_short(first['input'])}){suggest(places[-1], _keys_at(model, places[:-1]))}"
+        )
     if first["type"] == "missing":
         return f"key '{key}' is missing"
     message = first["msg"].removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""The run record: one run, one JSON file that stands alone. It holds the question, the counts, and where they came from.
+"""The run record: one run, one JSON file that stands alone, with the question, the counts and where they came from.
 
 Scores are not stored: they follow from counts (scoring.py), so a corrected metric costs a report and no training.
 """
@@ -16,8 +16,6 @@ from benchmark.errors import UsageError
 from benchmark.files import atomic_write
 from benchmark.protocol import NAME, Spec
 
-SCHEMA = 1
-
 Triplet = tuple[int, int, int]
 """(true class, predicted row, images): most of a 200-class matrix is zero."""
 
@@ -25,7 +23,7 @@ Triplet = tuple[int, int, int]
 class Question(Spec):
     """What a run answers. Two runs with the same question are the same run; its hash is the run's key."""
 
-    schema_version: Literal[1] = Field(SCHEMA, alias="schema")
+    schema_version: Literal[1] = Field(1, alias="schema")
     method: str = Field(pattern=NAME)
     method_version: int
     method_source: str | None = None
@@ -54,7 +52,9 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one mapping of dotted keys."""
     if not isinstance(tree, dict):
         return {prefix: tree}
-    return {k: v for key, value in tree.items() for k, v in flat(value, f"{prefix}.{key}" if prefix else str(key)).items()}
+    return {
+        k: v for key, value in tree.items() for k, v in flat(value, f"{prefix}.{key}" if prefix else str(key)).items()
+    }
 
 
 def canonical(tree: Any) -> bytes:
@@ -106,7 +106,7 @@ class Provenance(BaseModel):
 class RunRecord(Spec):
     """One run, complete or not."""
 
-    schema_version: Literal[1] = Field(SCHEMA, alias="schema")
+    schema_version: Literal[1] = Field(1, alias="schema")
     key: str
     status: Literal["done", "partial", "diverged"]
     reason: str | None = None

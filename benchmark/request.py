@@ -10,7 +10,7 @@ from typing import Any
 
 import platformdirs
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import methods
 from benchmark.backbone import file_digest
@@ -52,9 +52,9 @@ class ParamSet(Spec):
     """A named set of parameters for one method."""
 
     method: str
-    params: dict[str, Any] = {}
-    shared: dict[str, Any] = {}
-    budget: dict[str, Any] = {}
+    params: dict[str, Any] = Field({})
+    shared: dict[str, Any] = Field({})
+    budget: dict[str, Any] = Field({})
 
 
 def ask(
@@ -87,16 +87,22 @@ def ask(
     wanted = {part: reference[part] | getattr(named, part) | typed[part] for part in reference}
     models: dict[str, type[BaseModel]] = {"params": loaded.cls.Params, "budget": Budget, "shared": Shared}
     source = {"params": f"{loaded.name}", "budget": "budget", "shared": "shared"}
-    plain = {part: validated(models[part], reference[part], f"{chosen.name}: params of {source[part]}") for part in models}
+    plain = {
+        part: validated(models[part], reference[part], f"{chosen.name}: params of {source[part]}") for part in models
+    }
     final = {part: validated(models[part], wanted[part], source[part]) for part in models}
 
     spec = load_backbone(backbone or chosen.backbone)
     path = weight_file(spec, weights)
     digest = file_digest(path)
     if weights is None and spec.sha256 is not None and digest != spec.sha256:
-        raise DataError(f"{path} is damaged: its sha256 is {digest[:12]}…, registered is {spec.sha256[:12]}…; reinstall")
+        raise DataError(
+            f"{path} is damaged: its sha256 is {digest[:12]}…, registered is {spec.sha256[:12]}…; reinstall"
+        )
     if chosen.augmentation not in PRESETS:
-        raise DataError(f"augmentation '{chosen.augmentation}' of {chosen.name} is not in this version, only {', '.join(PRESETS)}")
+        raise DataError(
+            f"augmentation '{chosen.augmentation}' of {chosen.name} is not in this version, only {', '.join(PRESETS)}"
+        )
     wanted_views = parse_views(views) if views is not None else chosen.views
 
     question = Question(
@@ -113,7 +119,12 @@ def ask(
             "K": chosen.K,
             "selection": chosen.selection,
         },
-        backbone={"name": spec.name, "weights": digest, "image_size": spec.image_size, "projector": list(spec.projector)},
+        backbone={
+            "name": spec.name,
+            "weights": digest,
+            "image_size": spec.image_size,
+            "projector": list(spec.projector),
+        },
         budget=final["budget"].model_dump(mode="json"),
         shared=final["shared"].model_dump(mode="json"),
         views=wanted_views,
@@ -133,9 +144,7 @@ def ask(
     budget_model, shared_model = final["budget"], final["shared"]
     assert isinstance(budget_model, Budget)
     assert isinstance(shared_model, Shared)
-    return Request(
-        question, loaded, final["params"], chosen, budget_model, budget, shared_model, spec, path, changed
-    )
+    return Request(question, loaded, final["params"], chosen, budget_model, budget, shared_model, spec, path, changed)
 
 
 def find_method(name: str) -> methods.Loaded:
@@ -159,7 +168,9 @@ def find_method(name: str) -> methods.Loaded:
 
 
 def param_sets() -> list[str]:
-    return sorted(e.name.removesuffix(".yaml") for e in (files("protocols") / "params").iterdir() if e.name.endswith(".yaml"))
+    return sorted(
+        e.name.removesuffix(".yaml") for e in (files("protocols") / "params").iterdir() if e.name.endswith(".yaml")
+    )
 
 
 def load_params(name: str, method: str) -> ParamSet:

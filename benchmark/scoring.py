@@ -7,6 +7,7 @@ that created it, and never again. So a class that is later predicted on another 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,9 @@ def assign(counts: npt.ArrayLike) -> list[int]:
 def row_classes(assignments: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
     """The class each output row stands for, from the assignment each session fixed for its own rows."""
     offsets = np.cumsum([0, *map(len, assignments)])
-    return np.concatenate([offset + np.asarray(own, dtype=np.int64) for offset, own in zip(offsets, assignments, strict=False)])
+    return np.concatenate(
+        [offset + np.asarray(own, dtype=np.int64) for offset, own in zip(offsets, assignments, strict=False)]
+    )
 
 
 def session_accuracies(counts: Counts, assignments: Sequence[Sequence[int]]) -> list[float]:
@@ -38,8 +41,7 @@ def session_accuracies(counts: Counts, assignments: Sequence[Sequence[int]]) -> 
     right[classes] = counts[classes, np.arange(len(classes))]
     ends = np.cumsum([0, *map(len, assignments)])
     return [
-        100.0 * float(right[start:end].sum()) / max(1, int(counts[start:end].sum()))
-        for start, end in zip(ends[:-1], ends[1:], strict=True)
+        100.0 * float(right[start:end].sum()) / max(1, int(counts[start:end].sum())) for start, end in pairwise(ends)
     ]
 
 
@@ -60,9 +62,7 @@ def summarise(accuracy: Sequence[Sequence[float]], images: Sequence[float]) -> M
     Overall accuracy counts images alike; average accuracy includes session 0; forgetting compares with the best earlier
     session in which the class existed and is not clipped at zero (methods.md 7.4 shows that the paper does the same).
     """
-    overall = [
-        float(np.dot(row, images[: len(row)]) / np.sum(images[: len(row)])) for row in accuracy
-    ]
+    overall = [float(np.dot(row, images[: len(row)]) / np.sum(images[: len(row)])) for row in accuracy]
     last = len(accuracy) - 1
     forgetting = discovery = None
     if last > 0:
@@ -81,7 +81,7 @@ def score(counts: Sequence[Counts], assignments: Sequence[Sequence[int]]) -> Met
 def images_per_session(counts: Counts, sizes: Sequence[int]) -> list[float]:
     """Test images of each session's classes."""
     ends = np.cumsum([0, *sizes])
-    return [float(counts[start:end].sum()) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [float(counts[start:end].sum()) for start, end in pairwise(ends)]
 
 
 def new_block(counts: Counts, known: int, new: int) -> Counts:

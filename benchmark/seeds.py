@@ -1,6 +1,6 @@
 """Random numbers by purpose: every stream is derived from the run's seed and what it is for, none is carried along.
 
-So a checkpoint needs no random state: step 500 of session 2 draws the same numbers whether or not the run was interrupted.
+So a checkpoint needs no random state: a step draws the same numbers whether or not the run was interrupted before it.
 """
 
 import hashlib
@@ -30,7 +30,9 @@ def repeatable(threads: int | None) -> Iterator[None]:
     The number of threads decides how sums are split, hence their last bits.
     """
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products ask for it; read at their first use
+    os.environ.setdefault(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+    )  # CUDA's matrix products ask for it; read at their first use
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.set_num_threads(threads or before[0])

@@ -14,7 +14,7 @@ from benchmark.request import Request
 from benchmark.seeds import derive
 from benchmark.stream import Clean, Labelled, Stream, Unlabelled, lay_out
 from benchmark.tokens import CHUNK, Kept, Live, TokenSource, clean_tokens
-from benchmark.views import PRESETS, Render
+from benchmark.views import PRESETS
 
 
 @dataclass
@@ -81,7 +81,9 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
     trunk, block = open_backbone(request.backbone, request.weights)
     trunk, block = trunk.to(device), block.to(device)
     if not block.fast:
-        display.say(f"notice: the last block of {request.backbone.name} has another shape, the slower plain block is used")
+        display.say(
+            f"notice: the last block of {request.backbone.name} has another shape, the slower plain block is used"
+        )
     live = Live(trunk, dataset.train, PRESETS[request.protocol.augmentation])
     source = live if request.question.views == "live" else Kept(live)
     return Setting(request, lay_out(request.protocol, dataset), source, trunk, block, dataset, device, display, stop)

@@ -1,7 +1,7 @@
 """Sessions as types. What a method must not know has no field to be read from.
 
-`Labelled` is session 0. `Unlabelled` is a discovery session: sizes, and the images' tokens in an order that says nothing
-about their classes. Hidden labels and test images live in `Stream`, which only the engine holds.
+`Labelled` is session 0. `Unlabelled` is a discovery session: sizes, and the images' tokens in an order that says
+nothing about their classes. Hidden labels and test images live in `Stream`, which only the engine holds.
 """
 
 from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ class MemoryBatch:
 
 @dataclass(frozen=True)
 class Batch:
-    """Two views of the same images. `both` is view a on top of view b, for one pass through the block instead of two."""
+    """Two views of the same images. `both` is view a on top of view b, for one pass through the block, not two."""
 
     both: Tokens
     index: Tensor

@@ -20,7 +20,9 @@ CHUNK = 256
 class TokenSource(Protocol):
     """Tokens of training images by dataset position and view."""
 
-    trunk_images: int
+    @property
+    def trunk_images(self) -> int:
+        """Pictures that went through the trunk so far."""
 
     def get(self, position: Tensor, view: Tensor) -> Tokens: ...
 
@@ -75,4 +77,3 @@ class Kept:
 
 def clean_tokens(source: TokenSource, position: Tensor) -> Tokens:
     return source.get(position, torch.full_like(position, CLEAN))
-

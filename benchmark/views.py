@@ -28,9 +28,14 @@ def uniform(index: Tensor, view: Tensor, numbers: int) -> Tensor:
 
 
 def render_digits(images: npt.NDArray[np.uint8], index: Tensor, view: Tensor, size: int) -> Tensor:
-    """Small rotations (15 degrees), scales (15 %), shifts (10 % of the side) and contrasts; no flips, a flipped digit is another sign."""
+    """Small rotations (15 degrees), scales (15 %), shifts (10 % of the side) and contrasts.
+
+    No flips: a flipped digit is another sign.
+    """
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-    turn, zoom, right, down, contrast = (2 * uniform(index, view, 5) - 1).mul((view != CLEAN).float()[:, None]).unbind(1)
+    turn, zoom, right, down, contrast = (
+        (2 * uniform(index, view, 5) - 1).mul((view != CLEAN).float()[:, None]).unbind(1)
+    )
     angle, scale = turn * (torch.pi / 12), 1 + 0.15 * zoom
     cos, sin = torch.cos(angle) / scale, torch.sin(angle) / scale
     affine = torch.stack([torch.stack([cos, -sin, 0.2 * right], 1), torch.stack([sin, cos, 0.2 * down], 1)], 1)

@@ -6,14 +6,10 @@ image and no novel digit of digits-t2 takes part. Finished runs below OUT are no
 (a line a run) and the tables of docs/fea-choices.md.
 """
 
-import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
-from tabulate import tabulate
 
 HERE = Path(__file__).resolve().parent
 SEEDS = (0, 1, 2)

@@ -33,7 +33,7 @@ def contrast(
 ) -> Tensor:
     """Row i of `a` should be closer to row i of `b` than to all other rows of both (and to `others`).
 
-    Rows are compared by cosine. `include_self` keeps the anchor's comparison with itself in the sum, a constant e^(1/τ),
+    Rows are compared by cosine. `include_self` keeps the anchor's comparison with itself in the sum, a constant,
     as the paper prints it; SimGCD leaves it out.
     """
     if symmetric:
@@ -70,7 +70,9 @@ def guide_to_novel(logits: Tensor, new_rows: slice) -> Tensor:
     return -math.log(len(log_mean)) - log_mean.mean()
 
 
-def centroid_similarity(cosine_a: Tensor, cosine_b: Tensor, *, include_self: bool = True, symmetric: bool = False) -> Tensor:
+def centroid_similarity(
+    cosine_a: Tensor, cosine_b: Tensor, *, include_self: bool = True, symmetric: bool = False
+) -> Tensor:
     """CSS: a class is described by its cosines with the images of the batch (B x K); its two views should agree."""
     return contrast(cosine_a.T, cosine_b.T, include_self=include_self, symmetric=symmetric)
 
@@ -78,7 +80,7 @@ def centroid_similarity(cosine_a: Tensor, cosine_b: Tensor, *, include_self: boo
 def prototype_boundary(
     z_a: Tensor, z_b: Tensor, cluster: Tensor, known: Tensor, *, include_self: bool = True, symmetric: bool = False
 ) -> Tensor:
-    """BAP: projected means of the predicted clusters agree between views and keep away from each other and from `known`.
+    """BAP: projected means of predicted clusters agree between views and keep away from each other and from `known`.
 
     Clusters without an image in the batch are left out of every sum.
     """

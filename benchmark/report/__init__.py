@@ -1,7 +1,9 @@
 """The report: tables as pure functions of the records. No torch, no method code, no network."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
@@ -17,7 +19,7 @@ class Built:
     records: int
     refused: list[str]
     files: list[str]
-    tables: dict[str, list[dict[str, object]]]
+    tables: dict[str, list[dict[str, Any]]]
 
 
 def build(results: Path, out: Path) -> Built:
@@ -37,5 +39,5 @@ def build(results: Path, out: Path) -> Built:
             path = folder / f"{metric.name}.{suffix}"
             atomic_write(path, text.encode())
             files.append(str(path))
-        tables[metric.name] = table.astype(object).where(table.notna(), None).to_dict("records")
+        tables[metric.name] = json.loads(table.to_json(orient="records"))
     return Built("\n".join(texts), len(records), refused, files, tables)

@@ -1,0 +1,31 @@
+"""Checks of the project, in the environment that is active, so that torch is installed once: `nox`, `nox -s tests`."""
+
+import nox
+
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "types", "tests"]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and common faults."""
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Static types."""
+    session.run("mypy")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All tests but the long ones (`nox -s long`)."""
+    session.run("pytest", "-m", "not long", *session.posargs)
+
+
+@nox.session
+def long(session: nox.Session) -> None:
+    """Minutes rather than seconds: many kills of one run, and the shipped weights made anew."""
+    session.run("pytest", "-m", "long", *session.posargs)
