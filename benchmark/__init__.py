@@ -28,6 +28,7 @@ def run(
     device: str = "auto",
     threads: int | None = None,
     out: str | Path = "results",
+    keep: bool = False,
     display: "Display | None" = None,
     stop: "Stop | None" = None,
 ) -> "RunRecord":
@@ -50,4 +51,4 @@ def run(
         params=params,
         settings=settings or {},
     )
-    return carry(request, out=Path(out), device=device, threads=threads, display=display, stop=stop)
+    return carry(request, out=Path(out), device=device, threads=threads, keep=keep, display=display, stop=stop)

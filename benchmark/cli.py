@@ -76,6 +76,9 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of records and unfinished state.")] = Path("results"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Also write predictions (npz) and weights (safetensors).")
+    ] = False,
     as_json: JsonFlag = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print diagnostics too, and tracebacks.")] = False,
 ) -> None:
@@ -102,6 +105,7 @@ def run(
         device=device,
         threads=threads,
         out=out,
+        keep=keep,
         display=Display(),
         stop=stop,
     )

@@ -5,6 +5,7 @@ state of a run is in its checkpoint, so a run that was killed ends with the reco
 """
 
 import hashlib
+import io
 import math
 import time
 from dataclasses import dataclass
@@ -15,15 +16,16 @@ import filelock
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors.torch import save as serialise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmark import provenance, scoring
 from benchmark.backbone import LastBlock
 from benchmark.checkpoint import Checkpoint, Progress, restore
-from benchmark.errors import DivergedError, InterruptedRunError, LockedError
+from benchmark.errors import DivergedError, InterruptedRunError, LockedError, UsageError
 from benchmark.feed import BaseFeed, Feed, NovelFeed
-from benchmark.files import make_folder
+from benchmark.files import atomic_write, make_folder
 from benchmark.progress import Display
 from benchmark.protocol import Shared
 from benchmark.record import PhaseLog, Provenance, RunRecord, SessionResult, canonical, read_record, record_path, sparse
@@ -202,30 +204,43 @@ def waiting_lock(path: Path, display: Display) -> filelock.BaseFileLock:
     return lock
 
 
+SPLITS = ("test", "train")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Where images are in the dataset, their class in order of arrival, and the row a method put them on."""
+
+    position: npt.NDArray[np.int64]
+    truth: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+
+    def counts(self, rows: int) -> scoring.Counts:
+        counts = np.zeros((rows, rows), dtype=np.int64)
+        np.add.at(counts, (self.truth, self.row), 1)
+        return counts
+
+
 @torch.no_grad()
-def evaluate(method: Method, setting: Setting, session: int) -> tuple[scoring.Counts, scoring.Counts]:
-    """Counts (class x predicted row): test images of all classes so far, and the session's own training images.
+def evaluate(method: Method, setting: Setting, session: int) -> dict[str, Predictions]:
+    """Predictions for the test images of all classes so far (`test`) and for the session's own images (`train`).
 
     The only place where a test image or a hidden label is read. Nothing flows back.
     """
     method.eval()
-    stream, rows = setting.stream, setting.stream.known(session + 1)
-    seen = np.flatnonzero(stream.test_class < rows)
-    test = Live(setting.trunk, setting.dataset.test, PRESETS[setting.request.protocol.augmentation])
-    own = setting.stream.ids(session)
-    return (
-        predicted_counts(method, test, torch.from_numpy(stream.test_position[seen]), stream.test_class[seen], rows),
-        predicted_counts(method, setting.source, setting.position(own), stream.hidden[own.numpy()], rows),
-    )
-
-
-def predicted_counts(
-    method: Method, source: TokenSource, position: Tensor, truth: npt.NDArray[np.int64], rows: int
-) -> scoring.Counts:
-    predicted = torch.cat([method.predict(clean_tokens(source, part)).cpu() for part in position.split(CHUNK)])
-    counts = np.zeros((rows, rows), dtype=np.int64)
-    np.add.at(counts, (truth, predicted.numpy()), 1)
-    return counts
+    stream, own = setting.stream, setting.stream.ids(session)
+    seen = np.flatnonzero(stream.test_class < stream.known(session + 1))
+    test = Live(setting.trunk, setting.dataset.test.images, PRESETS[setting.request.protocol.augmentation])
+    sources: dict[str, tuple[TokenSource, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {
+        "test": (test, stream.test_position[seen], stream.test_class[seen]),
+        "train": (setting.source, stream.position[own.numpy()], stream.hidden[own.numpy()]),
+    }
+    predictions = {}
+    for split, (source, position, truth) in sources.items():
+        parts = torch.from_numpy(position).split(CHUNK)
+        rows = torch.cat([method.predict(clean_tokens(source, part)).cpu() for part in parts])
+        predictions[split] = Predictions(position, truth, rows.numpy())
+    return predictions
 
 
 def phase_epochs(phases: tuple[Phase, ...], epochs: int) -> list[int]:
@@ -284,6 +299,7 @@ def run(
     cache: Path | None = None,
     device: str = "auto",
     threads: int | None = None,
+    keep: bool = False,
     display: Display | None = None,
     stop: Stop | None = None,
 ) -> RunRecord:
@@ -291,7 +307,8 @@ def run(
     question = request.question
     path = record_path(out, question)
     make_folder(path.parent)
-    finished = answered(path)
+    kept = kept_folder(path, out) if keep else None
+    finished = answered(path, kept)
     if finished is not None:
         return finished
     work = make_folder(out / "work" / question.key)
@@ -301,22 +318,29 @@ def run(
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
     with lock, repeatable(threads), display or Display(quiet=True) as shown:
-        finished = answered(path)
+        finished = answered(path, kept)
         if finished is not None:
             return finished
         setting = open_setting(request, pick_device(device), shown, stop or Stop())
-        return train(setting, out, work, cache or cache_folder())
+        return train(setting, out, work, cache or cache_folder(), kept)
 
 
-def answered(path: Path) -> RunRecord | None:
+def answered(path: Path, kept: Path | None) -> RunRecord | None:
     """The record of a run that has come to its end, good or bad."""
     if not path.exists():
         return None
     record = read_record(path)
+    if record.status == "done" and kept is not None and not (kept / "weights.safetensors").exists():
+        raise UsageError(f"the run is finished and its weights were not kept: remove {path} and run again with --keep")
     return record if record.status != "partial" else None
 
 
-def train(setting: Setting, out: Path, work: Path, cache: Path) -> RunRecord:
+def kept_folder(path: Path, out: Path) -> Path:
+    """Where `--keep` puts predictions and weights: beside runs/, under the record's own name."""
+    return out / "kept" / path.relative_to(out / "runs").with_suffix("")
+
+
+def train(setting: Setting, out: Path, work: Path, cache: Path, kept: Path | None) -> RunRecord:
     """Carry a run through its sessions; the record is written whole after each."""
     request, started = setting.request, provenance.now()
     save = Checkpoint(work / "state.safetensors", request.question)
@@ -381,7 +405,11 @@ def train(setting: Setting, out: Path, work: Path, cache: Path) -> RunRecord:
         method.eval()
         setting.seeded("end", number)
         method.end(session)
-        counts, train_counts = evaluate(method, setting, number)
+        predictions = evaluate(method, setting, number)
+        counts, train_counts = (predictions[split].counts(setting.stream.known(number + 1)) for split in SPLITS)
+        if kept is not None:
+            keep_predictions(make_folder(kept) / f"session{number}.npz", predictions)
+            keep_weights(kept / "weights.safetensors", method)
         results.append(
             session_result(setting, number, counts, train_counts, progress if number else base_progress, method)
         )
@@ -393,6 +421,19 @@ def train(setting: Setting, out: Path, work: Path, cache: Path) -> RunRecord:
         announce(setting.display, written)
     save.path.unlink(missing_ok=True)
     return written
+
+
+def keep_weights(path: Path, method: Method) -> None:
+    weights = {name: tensor.detach().clone().contiguous() for name, tensor in method.state_dict().items()}
+    atomic_write(path, serialise(weights))
+
+
+def keep_predictions(path: Path, predictions: dict[str, Predictions]) -> None:
+    """Image positions in the dataset, true classes and predicted rows, as plain arrays."""
+    arrays = {f"{split}_{name}": array for split, p in predictions.items() for name, array in vars(p).items()}
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    atomic_write(path, content.getvalue())
 
 
 def session_result(

@@ -109,7 +109,7 @@ class Protocol(Spec):
 
     @property
     def classes(self) -> tuple[tuple[int, ...], ...]:
-        """The dataset's labels of every session, in order of arrival: a matter of the protocol, not of the run's seed."""
+        """The dataset's labels of every session, in order of arrival: a matter of the protocol, not of the seed."""
         order = np.arange(CLASSES[self.dataset])
         if self.class_order != "natural":
             np.random.default_rng(int(self.class_order.removeprefix("seed:"))).shuffle(order)

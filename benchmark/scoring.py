@@ -19,11 +19,15 @@ Counts = npt.NDArray[np.int64]
 def assign(counts: npt.ArrayLike) -> list[int]:
     """The class of each new row: best one-to-one match of a K x K matrix (class x row).
 
-    Rows without a single image get the classes that are left over.
+    Rows without a single image get the classes that are left over. Rows are sorted by what is on them before solving,
+    so that which of several best matches is taken does not depend on how the rows are numbered.
     """
-    matrix = np.asarray(counts)
-    rows, classes = linear_sum_assignment(matrix.T, maximize=True)
-    return [int(c) for _, c in sorted(zip(rows, classes, strict=True))]
+    matrix = np.asarray(counts).T
+    order = np.lexsort(matrix.T[::-1])
+    _, classes = linear_sum_assignment(matrix[order], maximize=True)
+    found = np.empty(len(matrix), dtype=np.int64)
+    found[order] = classes
+    return [int(label) for label in found]
 
 
 def row_classes(assignments: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:

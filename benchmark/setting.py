@@ -1,6 +1,5 @@
 """What a run works with once everything is opened: images in order of arrival, their tokens, the trained block."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +11,8 @@ from benchmark.errors import UsageError
 from benchmark.progress import Display
 from benchmark.request import Request
 from benchmark.seeds import derive
-from benchmark.stream import Clean, Labelled, Stream, Unlabelled, lay_out
-from benchmark.tokens import CHUNK, Kept, Live, TokenSource, clean_tokens
+from benchmark.stream import Labelled, Stream, Unlabelled, lay_out
+from benchmark.tokens import CleanReader, Kept, Live, TokenSource
 from benchmark.views import PRESETS
 
 
@@ -46,11 +45,7 @@ class Setting:
         """A session as methods see it. Only session 0 is built with labels."""
         known, new = self.stream.known(number), self.stream.new(number)
         ids = self.stream.ids(number)
-
-        def read_clean() -> Iterator[Clean]:
-            for part in ids.split(CHUNK):
-                yield Clean(part, clean_tokens(self.source, self.position(part)))
-
+        read_clean = CleanReader(self.source, ids, self.position(ids))
         if number == 0:
             labels = torch.from_numpy(self.stream.hidden[ids.numpy()]).to(self.device)
             return Labelled(number, known, new, read_clean, labels)
@@ -84,6 +79,6 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
         display.say(
             f"notice: the last block of {request.backbone.name} has another shape, the slower plain block is used"
         )
-    live = Live(trunk, dataset.train, PRESETS[request.protocol.augmentation])
+    live = Live(trunk, dataset.train.images, PRESETS[request.protocol.augmentation])
     source = live if request.question.views == "live" else Kept(live)
     return Setting(request, lay_out(request.protocol, dataset), source, trunk, block, dataset, device, display, stop)

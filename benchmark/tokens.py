@@ -4,13 +4,17 @@
 kept on disk and shared between runs will be a third class with the same two methods.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from benchmark.backbone import Tokens, Trunk, images_to_tokens
-from benchmark.data import Split
+from benchmark.stream import Clean
 from benchmark.views import CLEAN, Render
 
 CHUNK = 256
@@ -30,15 +34,14 @@ class TokenSource(Protocol):
 class Live:
     """Every picture anew through the trunk."""
 
-    def __init__(self, trunk: Trunk, split: Split, render: Render) -> None:
-        self.trunk, self.split, self.render = trunk, split, render
+    def __init__(self, trunk: Trunk, images: npt.NDArray[np.uint8], render: Render) -> None:
+        self.trunk, self.images, self.render = trunk, images, render
         self.trunk_images = 0
 
     def get(self, position: Tensor, view: Tensor) -> Tokens:
         position, view = position.cpu(), view.cpu()
         self.trunk_images += len(position)
-        images = self.split.images[position.numpy()]
-        pixels = self.render(images, position, view, self.trunk.spec.image_size)
+        pixels = self.render(self.images[position.numpy()], position, view, self.trunk.spec.image_size)
         return images_to_tokens(self.trunk, pixels, CHUNK)
 
 
@@ -61,7 +64,7 @@ class Kept:
         wanted = view.unique().tolist()
         for number in wanted:
             if number not in self.views:
-                everything = torch.arange(len(self.live.split))
+                everything = torch.arange(len(self.live.images))
                 self.views[number] = self.live.get(everything, torch.full_like(everything, number))
         if len(wanted) == 1:
             return self.views[wanted[0]][position]
@@ -77,3 +80,16 @@ class Kept:
 
 def clean_tokens(source: TokenSource, position: Tensor) -> Tokens:
     return source.get(position, torch.full_like(position, CLEAN))
+
+
+@dataclass(frozen=True)
+class CleanReader:
+    """Reads the clean view of some images. It is handed to methods, so it holds ids and tokens and nothing else."""
+
+    source: TokenSource
+    ids: Tensor
+    position: Tensor
+
+    def __call__(self) -> Iterator[Clean]:
+        for ids, position in zip(self.ids.split(CHUNK), self.position.split(CHUNK), strict=True):
+            yield Clean(ids, clean_tokens(self.source, position))
