@@ -1,0 +1,72 @@
+"""Shared by all tests: short runs on the embedded digits, with a cache and an output folder of their own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import benchmark
+import methods
+from benchmark.progress import Display
+from benchmark.record import RunRecord
+from benchmark.request import Request, ask
+from benchmark.setting import Setting, Stop, open_setting
+
+SHORT = {"budget.base_epochs": 1, "budget.novel_epochs": 4, "budget.lr": 0.02}
+METHODS = sorted(methods.entries())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Base sessions are trained once for all tests, away from the user's cache."""
+    os.environ["CNCD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def short_run(tmp_path: Path) -> Callable[..., RunRecord]:
+    """`bench run` in this process, cut short."""
+
+    def run(out: Path = tmp_path / "results", **options: Any) -> RunRecord:
+        settings = SHORT | options.pop("settings", {})
+        return benchmark.run(out=out, views=options.pop("views", 2), settings=settings, **options)
+
+    return run
+
+
+@pytest.fixture
+def short_request() -> Callable[..., Request]:
+    def request(method: str = "fea", **settings: Any) -> Request:
+        return ask(method, views=2, settings=SHORT | settings)
+
+    return request
+
+
+@pytest.fixture
+def setting(short_request: Callable[..., Request]) -> Setting:
+    """Everything a short run works with."""
+    return open_setting(short_request(), torch.device("cpu"), Display(quiet=True), Stop())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The real command in a process of its own."""
+
+    def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "benchmark.cli", *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | environment,
+            timeout=300,
+        )
+
+    return call
+
+

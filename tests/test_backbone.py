@@ -1,0 +1,125 @@
+"""The class-token path is exact, and only what should be trained is."""
+
+import copy
+from importlib.resources import files
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from benchmark.backbone import LastBlock, Tokens, build_vit, open_backbone, parameter_count, split_vit
+from benchmark.errors import DataError
+from benchmark.protocol import Backbone, load_backbone, weight_file
+
+WIDTH, HEADS = 48, 4
+
+
+def small_vit(**options) -> VisionTransformer:
+    torch.manual_seed(0)
+    vit = VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=WIDTH, depth=2, num_heads=HEADS, num_classes=0, **options
+    )
+    for parameter in vit.parameters():  # biases and gains away from their starting points of 0 and 1
+        nn.init.normal_(parameter, 0.0 if parameter.ndim > 1 else 0.5, 0.2)
+    return vit
+
+
+def spec(size: int = 32) -> Backbone:
+    return Backbone(
+        name="small",
+        architecture="vit",
+        weights=None,
+        sha256=None,
+        image_size=size,
+        mean=(0.5,) * 3,
+        std=(0.5,) * 3,
+        projector=(8, 8),
+        trained_on="nothing",
+        saw_novel_classes=False,
+    )
+
+
+SHAPES = [{}, {"init_values": 0.1}, {"qkv_bias": False}, {"reg_tokens": 2}]
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+def test_class_token_path_equals_the_whole_network(options):
+    """Values within 1e-5; each parameter's gradient within 1e-4 of its own norm, the packed qkv bias taken whole."""
+    whole = small_vit(**options)
+    trunk, last = split_vit(copy.deepcopy(whole), spec())
+    assert last.fast
+    pixels, weight = torch.rand(6, 3, 32, 32), torch.randn(6, WIDTH)
+    expected = whole.forward_features((pixels - 0.5) / 0.5)[:, 0]
+    got = last(trunk(pixels))
+    assert torch.allclose(got, expected, atol=1e-5, rtol=1e-5)
+    (expected * weight).sum().backward()
+    (got * weight).sum().backward()
+    for name, parameter in last.block.named_parameters():
+        reference = whole.blocks[-1].get_parameter(name).grad
+        assert reference.norm() > 0, name
+        assert (parameter.grad - reference).norm() <= 1e-4 * reference.norm(), name
+
+
+def test_a_wrong_path_would_be_seen():
+    """The comparison above has teeth: leaving out the shift β moves the result by far more than its tolerance."""
+    trunk, last = split_vit(small_vit(), spec())
+    tokens = trunk(torch.rand(4, 3, 32, 32))
+    before = last(tokens)
+    with torch.no_grad():
+        last.block.norm1.bias.zero_()
+    assert (last(tokens) - before).abs().max() > 1e-3
+
+
+def test_other_blocks_fall_back_to_the_plain_block():
+    whole = small_vit(qk_norm=True)
+    trunk, last = split_vit(copy.deepcopy(whole), spec())
+    assert not last.fast
+    pixels = torch.rand(3, 3, 32, 32)
+    expected = whole.forward_features((pixels - 0.5) / 0.5)[:, 0]
+    assert torch.allclose(last(trunk(pixels)), expected, atol=1e-5)
+
+
+def test_vit_b16_trains_exactly_its_last_block():
+    with torch.device("meta"):
+        vit = build_vit(load_backbone("vit-b16-dino"))
+        last = LastBlock(vit.blocks[-1], vit.norm)
+    assert parameter_count(last) == 7_087_872
+    assert last.fast
+
+
+def test_one_step_moves_the_last_block_and_nothing_else():
+    trunk, last = split_vit(small_vit(), spec())
+    before = {name: tensor.clone() for name, tensor in [*trunk.state_dict().items(), *last.norm.state_dict().items()]}
+    block = {name: tensor.clone() for name, tensor in last.block.state_dict().items()}
+    optimiser = torch.optim.SGD([p for m in (trunk, last) for p in m.parameters() if p.requires_grad], lr=0.1)
+    last(trunk(torch.rand(4, 3, 32, 32))).square().sum().backward()
+    optimiser.step()
+    after = {**trunk.state_dict(), **last.norm.state_dict()}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(not torch.equal(block[name], tensor) for name, tensor in last.block.state_dict().items())
+
+
+def test_tokens_can_be_indexed_and_joined():
+    tokens = Tokens(torch.arange(4.0)[:, None], torch.arange(8.0).view(4, 2, 1))
+    again = Tokens.cat([tokens[:2], tokens[torch.tensor([2, 3])]])
+    assert torch.equal(again.cls, tokens.cls)
+    assert torch.equal(again.rest, tokens.rest)
+
+
+def test_shipped_weights_are_small_and_registered():
+    entry = load_backbone("digits-vit")
+    path = weight_file(entry, None)
+    assert path.stat().st_size <= 2_000_000
+    open_backbone(entry, path)
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path):
+    entry = load_backbone("digits-vit")
+    wrong = tmp_path / "w.safetensors"
+    wrong.write_bytes((files("protocols") / "backbones.yaml").read_bytes())
+    with pytest.raises(DataError, match="not a readable safetensors file"):
+        open_backbone(entry, wrong)
+    other = entry.model_copy(update={"vit": entry.vit | {"depth": 5}})
+    with pytest.raises(DataError, match=r"lacks 'blocks\.4"):
+        open_backbone(other, weight_file(entry, None))

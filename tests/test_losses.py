@@ -1,0 +1,155 @@
+"""Losses against hand values, slow NumPy versions and their symmetries."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from methods import losses as L
+
+seeds = st.integers(0, 2**31 - 1)
+
+
+def slow_contrast(a, b, tau=1.0, include_self=True, others=()):
+    unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
+    total = 0.0
+    for i in range(len(a)):
+        bottom = 0.0
+        for j in range(len(a)):
+            if include_self or i != j:
+                bottom += math.exp(unit(a[i]) @ unit(a[j]) / tau)
+            bottom += math.exp(unit(a[i]) @ unit(b[j]) / tau)
+        bottom += sum(math.exp(unit(a[i]) @ unit(o) / tau) for o in others)
+        total -= math.log(math.exp(unit(a[i]) @ unit(b[i]) / tau) / bottom)
+    return total / len(a)
+
+
+@given(seeds, st.booleans(), st.sampled_from([1.0, 0.2]))
+def test_contrast_equals_its_slow_version(seed, include_self, tau):
+    torch.manual_seed(seed)
+    a, b, others = torch.randn(5, 7).double(), torch.randn(5, 7).double(), torch.randn(3, 7).double()
+    got = L.contrast(a, b, temperature=tau, include_self=include_self, others=others)
+    assert got.item() == pytest.approx(slow_contrast(a.numpy(), b.numpy(), tau, include_self, others.numpy()))
+
+
+def test_contrast_of_equal_vectors():
+    same = torch.ones(128, 16)
+    assert L.contrast(same, same).item() == pytest.approx(math.log(256), abs=1e-4)
+    assert L.contrast(same, same, include_self=False).item() == pytest.approx(math.log(255), abs=1e-4)
+
+
+def test_symmetric_contrast_does_not_know_which_view_is_first():
+    a, b = torch.randn(6, 4), torch.randn(6, 4)
+    assert L.contrast(a, b) != L.contrast(b, a)
+    assert torch.allclose(L.contrast(a, b, symmetric=True), L.contrast(b, a, symmetric=True))
+
+
+@given(seeds)
+def test_guide_equals_the_divergence_written_out(seed):
+    torch.manual_seed(seed)
+    logits = 3 * torch.randn(10, 6).double()
+    mean = logits.softmax(1).mean(0).numpy()
+    prior = np.array([0, 0, 0, 0, 0.5, 0.5])
+    slow = sum(p * math.log(p / q) for p, q in zip(prior, mean, strict=True) if p > 0)
+    assert L.guide_to_novel(logits, slice(4, 6)).item() == pytest.approx(slow)
+    assert slow >= 0
+
+
+def test_guide_known_answers():
+    assert L.guide_to_novel(torch.zeros(8, 60), slice(50, 60)).item() == pytest.approx(1.7918, abs=1e-4)
+    on_new = torch.full((8, 4), -1e4)
+    on_new[:, 2:] = 0
+    assert L.guide_to_novel(on_new, slice(2, 4)).item() == pytest.approx(0, abs=1e-6)
+
+
+@given(seeds)
+def test_self_labelling_equals_its_slow_version(seed):
+    torch.manual_seed(seed)
+    a, b = torch.randn(4, 5).double(), torch.randn(4, 5).double()
+    sharp_a, sharp_b = (2.5 * a).softmax(1).numpy(), (2.5 * b).softmax(1).numpy()
+    log_a, log_b = a.log_softmax(1).numpy(), b.log_softmax(1).numpy()
+    slow = -0.5 * np.mean((sharp_a * log_b).sum(1) + (sharp_b * log_a).sum(1))
+    assert L.self_labelling(a, b, 2.5).item() == pytest.approx(slow)
+    assert torch.allclose(L.self_labelling(a, b, 2.5), L.self_labelling(b, a, 2.5))
+
+
+def test_self_labelling_targets_carry_no_gradient():
+    a, b = torch.randn(4, 5, requires_grad=True), torch.randn(4, 5)
+    L.self_labelling(a, b, 2.0).backward()
+    expected = 0.5 * (a.detach().softmax(1) - (2 * b).softmax(1)) / 4
+    assert torch.allclose(a.grad, expected, atol=1e-6)
+
+
+def test_centroid_similarity_known_answers():
+    same = torch.ones(12, 5)
+    assert L.centroid_similarity(same, same).item() == pytest.approx(math.log(10), abs=1e-5)
+    # ten class profiles at the corners of a simplex: the floor of the loss
+    simplex = torch.eye(10) - 0.1
+    assert L.centroid_similarity(simplex, simplex).item() == pytest.approx(math.log(2 + 18 * math.exp(-10 / 9)), abs=1e-5)
+    assert L.centroid_similarity(simplex, simplex).item() == pytest.approx(2.07, abs=0.01)
+
+
+def test_prototype_boundary_known_answer_and_absent_clusters():
+    same = torch.ones(6, 3)
+    cluster = torch.tensor([0, 0, 2, 2, 2, 0])  # cluster 1 is absent
+    got = L.prototype_boundary(same, same, cluster, torch.ones(4, 3))
+    assert got.item() == pytest.approx(math.log(4 + 2 * 2), abs=1e-5)
+
+
+def test_prototype_boundary_equals_its_slow_version():
+    torch.manual_seed(3)
+    a, b, known = torch.randn(9, 4).double(), torch.randn(9, 4).double(), torch.randn(5, 4).double()
+    cluster = torch.tensor([0, 1, 1, 3, 3, 3, 0, 1, 0])
+    means = [np.stack([x[cluster == k].mean(0).numpy() for k in (0, 1, 3)]) for x in (a, b)]
+    slow = slow_contrast(*means, others=known.numpy())
+    assert L.prototype_boundary(a, b, cluster, known).item() == pytest.approx(slow)
+
+
+@pytest.mark.parametrize("form", ["sq_l2", "mean_sq", "l2", "cosine", "frost"])
+def test_distillation_is_zero_and_has_a_gradient_where_nothing_moved(form):
+    h = torch.randn(5, 8, requires_grad=True)
+    loss = L.feature_distillation(h, h.detach().clone(), form)
+    loss.backward()
+    assert loss.item() == pytest.approx(0, abs=1e-5)
+    assert torch.isfinite(h.grad).all()
+
+
+def test_distillation_forms_by_hand():
+    h, old = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 0.0], [0.0, 1.0]])
+    assert L.feature_distillation(h, old, "sq_l2").item() == pytest.approx((25 + 1) / 2)
+    assert L.feature_distillation(h, old, "mean_sq").item() == pytest.approx((25 + 1) / 4)
+    assert L.feature_distillation(h, old, "l2").item() == pytest.approx((5 + 1) / 2)
+    one, two = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    assert L.feature_distillation(one, two, "cosine").item() == pytest.approx(0.5)
+    flat = np.array([1, 0, 0, 2]) / math.sqrt(5) - np.array([0, 1, 0, 1]) / math.sqrt(2)
+    assert L.feature_distillation(one, two, "frost").item() == pytest.approx(np.linalg.norm(flat))
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4, 20, 200, 1000])
+def test_schedules_reach_their_end_in_every_budget(epochs):
+    last = epochs - 1
+    assert L.target_temperature(last, epochs, 0.07, 0.04, 0.15) == pytest.approx(0.04)
+    if epochs > 1:
+        assert L.warm_up(last, epochs, 0.15) == 1
+        assert last >= 0.15 * epochs  # self-labelling has set in
+
+
+def test_schedules_of_the_paper():
+    assert [2 * L.warm_up(e, 200, 0.15) for e in (0, 15, 30, 199)] == pytest.approx([0, 1, 2, 2])
+    slow = np.linspace(0.07, 0.04, 30)
+    assert [L.target_temperature(e, 200, 0.07, 0.04, 0.15) for e in range(30)] == pytest.approx(list(slow))
+    assert L.target_temperature(30, 200, 0.07, 0.04, 0.15) == 0.04
+
+
+def test_framework_without_old_part_is_simgcd_with_the_guide():
+    """Two code paths, one number: FEA's unlabelled part, symmetric and without self terms, is SimGCD's."""
+    torch.manual_seed(0)
+    z_a, z_b = F.normalize(torch.randn(8, 6), dim=1), F.normalize(torch.randn(8, 6), dim=1)
+    z = torch.cat([z_a, z_b])
+    similarity = (z @ z.T).masked_fill(torch.eye(16, dtype=torch.bool), -torch.inf)
+    simgcd = F.cross_entropy(similarity, torch.arange(16).roll(8))
+    assert torch.allclose(L.contrast(z_a, z_b, include_self=False, symmetric=True), simgcd, atol=1e-5)
