@@ -20,6 +20,7 @@ from benchmark.errors import DataError, UsageError
 
 NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 MAX_YAML_BYTES = 1_000_000
+MAX_YAML_DEPTH = 20
 
 Views = Annotated[int, Field(ge=2, le=1024)] | Literal["live"]
 
@@ -160,8 +161,13 @@ def read_yaml(path: Path | Traversable) -> Any:
         if len(raw) > MAX_YAML_BYTES:
             raise UsageError(f"{path}: larger than {MAX_YAML_BYTES} bytes, not read")
         text = raw.decode("utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)):
-            raise UsageError(f"{path}: YAML aliases (*name) are not allowed here, write the values out")
+        depth = 0
+        for event in yaml.parse(text, _Loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise UsageError(f"{path}: YAML aliases (*name) are not allowed here, write the values out")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_YAML_DEPTH:
+                raise UsageError(f"{path}: broken YAML: nested more than {MAX_YAML_DEPTH} deep")
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with one more rule
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
@@ -172,7 +178,7 @@ def read_yaml(path: Path | Traversable) -> Any:
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "cannot be parsed"
         raise UsageError(f"{path}{where}: broken YAML: {problem}") from None
-    except (RecursionError, ValueError):  # nesting without end, or a scalar such as an impossible date
+    except ValueError:  # a scalar such as an impossible date
         raise UsageError(f"{path}: broken YAML: a value in it cannot be read") from None
 
 

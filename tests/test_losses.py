@@ -89,7 +89,9 @@ def test_centroid_similarity_known_answers():
     assert L.centroid_similarity(same, same).item() == pytest.approx(math.log(10), abs=1e-5)
     # ten class profiles at the corners of a simplex: the floor of the loss
     simplex = torch.eye(10) - 0.1
-    assert L.centroid_similarity(simplex, simplex).item() == pytest.approx(math.log(2 + 18 * math.exp(-10 / 9)), abs=1e-5)
+    assert L.centroid_similarity(simplex, simplex).item() == pytest.approx(
+        math.log(2 + 18 * math.exp(-10 / 9)), abs=1e-5
+    )
     assert L.centroid_similarity(simplex, simplex).item() == pytest.approx(2.07, abs=0.01)
 
 

@@ -18,7 +18,7 @@ def test_worked_example():
 
 
 def test_frost_dagger_of_the_paper():
-    """Session 0 counts, overall accuracy weighs classes, forgetting is not clipped: only so are all three figures met."""
+    """Session 0 counts, overall accuracy weighs classes, forgetting is not clipped: only so are all three met."""
     metrics = scoring.summarise([[59.8], [55.2, 27.6], [42.5, 34.8, 31.2]], [180, 10, 10])
     assert round(metrics.average_accuracy, 2) == 51.70
     assert round(metrics.average_forgetting, 2) == 5.05
@@ -99,7 +99,10 @@ def test_renaming_clusters_changes_no_score(seed, naming, later_naming):
         assume(len({tuple(column) for column in matrix.T}) == len(matrix))  # equal rows cannot be told apart
 
     def metrics(sessions):
-        later = [scoring.assign(scoring.new_block(sessions[1], 4, 3)), scoring.assign(scoring.new_block(sessions[2], 7, 2))]
+        later = [
+            scoring.assign(scoring.new_block(sessions[1], 4, 3)),
+            scoring.assign(scoring.new_block(sessions[2], 7, 2)),
+        ]
         return scoring.score(sessions, [[0, 1, 2, 3], *later])
 
     assert metrics(counts) == metrics(renamed)

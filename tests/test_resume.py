@@ -1,0 +1,229 @@
+"""A run that was stopped, however and whenever, ends with the record of one that was not."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import METHODS, SHORT
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import benchmark
+from benchmark import checkpoint, engine
+from benchmark.errors import DivergedError, LockedError, UsageError
+from benchmark.record import read_record, record_path
+from benchmark.request import ask
+
+COMMAND = [sys.executable, "-m", "benchmark.cli", "run", "--views", "2", "--threads", "2"]
+
+
+class PowerCut(BaseException):
+    """Stops a run where it stands, as if the process had died."""
+
+
+def cut_after(steps: int, monkeypatch) -> None:
+    """Die in the `steps`-th batch from now on."""
+    left = steps
+    for feed in (engine.BaseFeed, engine.NovelFeed):
+
+        def batch(self, epoch, step, original=feed.batch):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise PowerCut
+            return original(self, epoch, step)
+
+        monkeypatch.setattr(feed, "batch", batch)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Records of runs nobody disturbed."""
+    return {m: benchmark.run(m, settings=SHORT, views=2, out=tmp_path_factory.mktemp("whole")) for m in METHODS}
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "kmeans"])
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cuts=st.lists(st.integers(0, 40), min_size=1, max_size=4), every_step=st.booleans())
+def test_cut_anywhere_and_resumed(method, unbroken, tmp_path_factory, cuts, every_step):
+    """Steps 0 to 40 cover the base session and both discovery sessions of a short run."""
+    out, cache = tmp_path_factory.mktemp("cut"), tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CNCD_CACHE", str(cache))
+        patch.setattr(checkpoint, "SECONDS_BETWEEN_EPOCH_SAVES", 0.0)
+        patch.setattr(checkpoint, "SECONDS_BETWEEN_SAVES", 0.0 if every_step else 60.0)
+        for steps in cuts:
+            with pytest.MonkeyPatch.context() as fault:
+                cut_after(steps, fault)
+                try:
+                    benchmark.run(method, settings=SHORT, views=2, out=out)
+                except PowerCut:
+                    continue
+        record = benchmark.run(method, settings=SHORT, views=2, out=out)
+    assert record.comparable() == unbroken[method].comparable()
+
+
+def test_resuming_does_not_start_over(tmp_path, monkeypatch):
+    """The test above would pass if every attempt began anew; it does not."""
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_SAVES", 0.0)
+    with pytest.MonkeyPatch.context() as fault:
+        cut_after(5, fault)  # the base session is in the cache
+        with pytest.raises(PowerCut):
+            benchmark.run(settings=SHORT | {"budget.base_epochs": 0}, views=2, out=tmp_path)
+    with pytest.MonkeyPatch.context() as fault:
+        cut_after(24 - 5, fault)
+        record = benchmark.run(settings=SHORT | {"budget.base_epochs": 0}, views=2, out=tmp_path)
+    assert record.optimiser_steps == 24
+    assert record.provenance.attempts == 2
+
+
+def test_finished_run_answers_at_once_and_leaves_no_state(short_run, tmp_path, monkeypatch):
+    first = short_run(out=tmp_path)
+    cut_after(0, monkeypatch)
+    assert short_run(out=tmp_path).comparable() == first.comparable()
+    assert not list((tmp_path / "work").glob("*/*.safetensors"))
+
+
+def stopped_halfway(out: Path) -> Path:
+    """A run cut in session 1; where its state is."""
+    with pytest.MonkeyPatch.context() as fault:
+        fault.setattr(checkpoint, "SECONDS_BETWEEN_SAVES", 0.0)
+        cut_after(15, fault)
+        with pytest.raises(PowerCut):
+            benchmark.run(settings=SHORT, views=2, out=out)
+    (state,) = out.glob("work/*/state.safetensors")
+    return state
+
+
+def test_state_of_another_question_is_refused_with_the_difference(tmp_path):
+    state = stopped_halfway(tmp_path)
+    with safe_open(state, framework="pt") as file:
+        metadata = dict(file.metadata())
+    metadata["question"] = metadata["question"].replace('"omega": 2.0', '"omega": 4.0')
+    save_file(load_file(state), state, metadata=metadata)
+    with pytest.raises(UsageError, match=r"params\.omega is 4\.0 there and 2\.0 here"):
+        benchmark.run(settings=SHORT, views=2, out=tmp_path)
+
+
+def test_damaged_state_is_refused_and_not_overwritten(tmp_path):
+    state = stopped_halfway(tmp_path)
+    half = state.read_bytes()[: state.stat().st_size // 2]
+    state.write_bytes(half)
+    with pytest.raises(UsageError, match="remove it to start over"):
+        benchmark.run(settings=SHORT, views=2, out=tmp_path)
+    assert state.read_bytes() == half
+
+
+def test_full_disk_keeps_the_last_good_state(tmp_path, monkeypatch):
+    """ENOSPC while saving: nothing is lost, the run goes on once there is room."""
+    state = stopped_halfway(tmp_path)
+    before = state.read_bytes()
+    with pytest.MonkeyPatch.context() as fault:
+        fault.setattr(checkpoint, "SECONDS_BETWEEN_SAVES", 0.0)
+        fault.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space left"):
+            benchmark.run(settings=SHORT, views=2, out=tmp_path)
+    assert state.read_bytes() == before
+    assert benchmark.run(settings=SHORT, views=2, out=tmp_path).status == "done"
+
+
+def test_divergence_is_recorded_and_the_last_good_state_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_SAVES", 0.0)
+    cls = ask("fea").method.cls
+    original, calls = cls.losses, []
+
+    def losses(self, batch):
+        calls.append(1)
+        terms = original(self, batch)
+        return terms | {"css": terms["css"] * float("nan")} if len(calls) == 8 else terms
+
+    monkeypatch.setattr(cls, "losses", losses)
+    with pytest.raises(DivergedError, match="term 'css' is nan in session 1"):
+        benchmark.run(settings=SHORT, views=2, out=tmp_path)
+    record = read_record(record_path(tmp_path, ask("fea", views=2, settings=SHORT).question))
+    assert record.status == "diverged"
+    assert len(record.sessions) == 1
+    (state,) = tmp_path.glob("work/*/state.safetensors")
+    assert all(torch.isfinite(t).all() for t in load_file(state).values() if t.is_floating_point())
+
+
+def test_two_processes_one_trains(tmp_path, bench):
+    """The second leaves at once with exit code 7; the first is not disturbed."""
+    out = tmp_path / "results"
+    words = [*COMMAND, "--out", str(out), "--set", "budget.novel_epochs=40"]
+    first = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: list(out.glob("work/*/lock")), first)
+        second = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert second.returncode == 7
+        assert "another process is working on this run" in second.stderr
+        assert first.wait(timeout=240) == 0
+    finally:
+        first.kill()
+    with pytest.raises(LockedError):
+        raise LockedError
+
+
+def wait_for(condition, process, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "the run ended before it could be disturbed"
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def state_times(out: Path) -> list[int]:
+    return [path.stat().st_mtime_ns for path in out.glob("work/*/state.safetensors")]
+
+
+def killed_and_resumed(out: Path, kills: int, epochs: int, seed: int) -> None:
+    """Real SIGKILLs at random moments while the state file keeps changing."""
+    words = [*COMMAND, "--out", str(out), "--set", f"budget.novel_epochs={epochs}"]
+    moments = random.Random(seed)
+    done = 0
+    while done < kills:
+        process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        started = state_times(out)
+        try:
+            wait_for(lambda old=started: state_times(out) != old, process)
+        except AssertionError:
+            break  # finished before it could be killed once more
+        time.sleep(moments.uniform(0, 2.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        done += 1
+    assert done >= min(kills, 2)
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("kills", "epochs"), [(2, 80), pytest.param(10, 400, marks=pytest.mark.long)], ids=["few", "ten"]
+)
+def test_killed_for_real_and_resumed(tmp_path, kills, epochs):
+    killed_and_resumed(tmp_path / "killed", kills, epochs, seed=kills)
+    whole = benchmark.run(views=2, threads=2, settings={"budget.novel_epochs": epochs}, out=tmp_path / "whole")
+    (path,) = (tmp_path / "killed").glob("runs/*/*/*.json")
+    resumed = read_record(path)
+    assert resumed.comparable() == whole.comparable()
+    assert resumed.provenance.attempts > 1
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_signals_save_and_say_so(tmp_path, sent, code):
+    out = tmp_path / "results"
+    words = [*COMMAND, "--out", str(out), "--set", "budget.novel_epochs=60"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: list(out.glob("work/*/state.safetensors")), process)
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "run the same command again to resume" in errors
+    assert "Traceback" not in errors

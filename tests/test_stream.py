@@ -1,0 +1,124 @@
+"""Data, views and batches: counts, disjointness, determinism."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmark.data import digits, digits_holdout, open_dataset
+from benchmark.engine import phase_epochs
+from benchmark.errors import DataError
+from benchmark.feed import NovelFeed, drawn_order, drawn_views
+from benchmark.seeds import derive, generator
+from benchmark.views import CLEAN, render_digits
+from methods.base import Phase
+
+
+def test_digits_split_is_fixed_and_disjoint():
+    data = digits()
+    assert np.bincount(data.test.labels).tolist() == [60] * 10
+    assert len(data.train) + len(data.test) == 1797
+    assert data.digest == digits().digest
+    assert data.digest.startswith(DIGEST)
+    pictures = [{image.tobytes() for image in split.images} for split in (data.train, data.test)]
+    assert not pictures[0] & pictures[1]
+
+
+DIGEST = "b4f135ebfddb842a"
+
+
+def test_holdout_has_no_test_image_and_no_novel_digit():
+    whole, held = digits(), digits_holdout()
+    train = {image.tobytes() for image in whole.train.images}
+    for split in (held.train, held.test):
+        assert split.labels.max() == 5
+        assert {image.tobytes() for image in split.images} <= train
+    assert not {i.tobytes() for i in held.train.images} & {i.tobytes() for i in held.test.images}
+
+
+def test_data_that_cannot_be_read_is_named():
+    with pytest.raises(DataError, match="cifar10"):
+        open_dataset("cifar10")
+
+
+def test_sessions_cover_all_training_images_once(setting):
+    stream = setting.stream
+    assert sorted(stream.position.tolist()) == list(range(len(setting.dataset.train)))
+    for number, classes in enumerate(stream.sessions):
+        labels = setting.dataset.train.labels[stream.position[stream.ids(number).numpy()]]
+        assert set(labels.tolist()) == set(classes)
+
+
+def test_a_view_depends_on_image_and_view_alone():
+    images = digits().train.images[:6]
+    index, view = torch.arange(6), torch.tensor([1, 2, 1, 2, 3, 3])
+    together = render_digits(images, index, view, 16)
+    backwards = render_digits(images[::-1].copy(), index.flip(0), view.flip(0), 16).flip(0)
+    assert torch.equal(together, backwards)
+    alone = render_digits(images[2:3], index[2:3], view[2:3], 16)
+    assert torch.equal(together[2:3], alone)
+
+
+def test_views_differ_and_the_clean_one_is_the_image():
+    images = digits().train.images[:1]
+    zero = torch.zeros(1, dtype=torch.long)
+    clean = render_digits(images, zero, zero + CLEAN, 8)
+    assert torch.allclose(clean[0, 0], torch.from_numpy(images[0, :, :, 0]).float() / 255, atol=1e-6)
+    assert not torch.equal(render_digits(images, zero, zero + 1, 16), render_digits(images, zero, zero + 2, 16))
+
+
+@given(st.integers(1, 50), st.integers(1, 120), st.integers(0, 100))
+def test_order_repeats_nothing_before_everything_came(size, count, seed):
+    order = drawn_order(size, count, generator(seed, "order"))
+    assert len(order) == count
+    for start in range(0, count, size):
+        part = order[start : start + size]
+        assert len(part.unique()) == len(part)
+
+
+@given(st.integers(2, 16), st.integers(0, 100))
+def test_the_two_views_of_an_image_differ(views, seed):
+    one, two = drawn_views(200, views, generator(seed, "views"))
+    assert (one != two).all()
+    assert min(one.min(), two.min()) >= 1
+    assert max(one.max(), two.max()) <= views
+    live = drawn_views(200, "live", generator(seed, "views"))
+    assert (live[0] != live[1]).all()
+
+
+def test_streams_of_random_numbers_have_their_own_seeds():
+    places = [derive(s, p, *w) for s in (0, 1) for p in ("order", "noise") for w in ((0,), (1,), (0, 1), (1, 0))]
+    assert len(set(places)) == len(places)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=4), st.integers(0, 300))
+def test_phases_share_all_epochs(shares, epochs):
+    total = sum(shares)
+    phases = tuple(Phase(str(k), share / total) for k, share in enumerate(shares))
+    dealt = phase_epochs(phases, epochs)
+    assert sum(dealt) == epochs
+    assert min(dealt) >= 0
+
+
+def test_exemplars_come_with_their_rows_and_lengthen_the_epoch(setting):
+    ids, rows = torch.arange(30), torch.arange(30) % 6
+    phase = Phase(novel=0.5, memory=0.5, pool="session+memory")
+    feed = NovelFeed(setting, 1, 0, phase, 10, (ids, rows))
+    batch = feed.batch(0, 0)
+    session = len(setting.stream.ids(1))
+    assert feed.steps == (session + 30) // 64
+    assert len(batch.index) == len(batch.a) == len(batch.b) == 32
+    assert len(batch.memory.a) == len(batch.memory.b) == len(batch.memory.row) == 32
+    clean = setting.source.get(setting.position(ids), torch.ones(30, dtype=torch.long))
+    place = int(feed._memory[0])
+    assert batch.memory.row[0] == rows[place]
+    assert clean is not None
+
+
+def test_a_session_smaller_than_a_batch_still_trains(setting):
+    request = setting.request.budget.model_copy(update={"batch": 4096})
+    object.__setattr__(setting.request, "budget", request)
+    feed = NovelFeed(setting, 1, 0, Phase(), 10, (torch.zeros(0), torch.zeros(0)))
+    assert feed.steps == 1
+    assert len(feed.batch(0, 0).index) == len(setting.stream.ids(1))
