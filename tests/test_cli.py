@@ -1,0 +1,155 @@
+"""Through the real command, in a process of its own, as a user would."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import SHORT
+
+QUICK = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
+DIGITS = Path(__file__).parent.parent / "protocols" / "digits-t2.yaml"
+
+
+def sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of an error: no traceback, nothing on stdout."""
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("bench: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_help_needs_no_torch():
+    """The answer is quick because nothing heavy is imported; `bench` alone is help too."""
+    script = (
+        "import sys; sys.argv = ['bench']\n"
+        "from benchmark.cli import guarded\n"
+        "code = guarded()\n"
+        "heavy = {'torch', 'timm', 'sklearn', 'pandas', 'matplotlib', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(code or (9 if heavy else 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert "Exit codes: 0 ok" in done.stdout
+
+
+def test_lists(bench):
+    names = {row["name"] for row in json.loads(bench("list", "protocols", "--json").stdout)["protocols"]}
+    assert names == {
+        *("cifar10-t1", "cifar10-t2", "cifar100-t2", "cifar100-t5"),
+        *("tiny-t2", "tiny-t5", "tiny-t10", "digits-t2"),
+    }
+    document = json.loads(bench("list", "methods", "--json").stdout)
+    assert document["schema"] == 1
+    assert {"fea", "kmeans"} <= {row["name"] for row in document["methods"]}
+    assert "vit-b16-dino" in bench("list", "backbones").stdout
+    assert "digits" in bench("list", "datasets").stdout
+
+
+def test_run_report_and_json(bench, tmp_path):
+    done = bench("run", "--budget", "quick", "--views", "2", "--out", "results")
+    assert done.returncode == 0, done.stderr
+    assert "average discovery (AvD)" in done.stdout
+    assert done.stderr.count("session") == 3  # one line a session where there is no terminal
+    again = bench("run", "--budget", "quick", "--views", "2", "--out", "results", "--json")
+    document = json.loads(again.stdout)
+    assert set(document) == {"schema", "record", "metrics", "seconds"}
+    assert document["schema"] == 1
+    figures = document["metrics"]
+    assert set(figures) == {
+        *("average_accuracy", "average_forgetting", "average_discovery"),
+        *("overall", "accuracy"),
+    }
+    assert [len(row) for row in figures["accuracy"]] == [1, 2, 3]
+    record = json.loads((tmp_path / document["record"]).read_text())
+    assert re.fullmatch(r"seed0-[0-9a-f]{8}\.json", Path(document["record"]).name)
+    assert record["status"] == "done"
+    report = bench("report")
+    assert report.returncode == 0, report.stderr
+    assert f"{figures['average_accuracy']:.2f} (n=1)" in report.stdout
+    for metric in ("average_accuracy", "average_forgetting", "average_discovery"):
+        for suffix in ("md", "csv", "tex"):
+            assert (tmp_path / "results" / "tables" / f"{metric}.{suffix}").stat().st_size > 100
+    text = (tmp_path / document["record"]).read_text()
+    assert str(Path.home()) not in text
+    assert "hostname" not in text
+
+
+def test_json_while_running_keeps_stdout_clean(bench):
+    done = bench("run", "--method", "kmeans", *QUICK, "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["metrics"]["overall"]
+
+
+BROKEN = "name: broken\nsessions: [6, 2\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--method", "fae"], 2, "unknown method 'fae', did you mean 'fea'?"),
+        (["--protocol", "digit-t2"], 2, "unknown protocol 'digit-t2', did you mean 'digits-t2'?"),
+        (["--set", "omga=1"], 2, "unknown key 'omga' (value 1), did you mean 'omega'?"),
+        (["--set", "omega"], 2, "write key=value"),
+        (["--protocol", "broken.yaml"], 2, "broken.yaml, line 3: broken YAML"),
+        (["--protocol", "overlap.yaml"], 2, "class 5 is in more than one place"),
+        (["--protocol", "absent.yaml"], 2, "cannot read absent.yaml: No such file or directory"),
+        (["--seed", "-1"], 2, "--seed: -1: must be a whole number"),
+        (["--seed", "x"], 2, "Invalid value for '--seed'"),
+        (["--out", "file/results"], 2, "a regular file is in the way"),
+        (["--budget", "long"], 2, "unknown budget 'long'"),
+        (["--weights", "none.safetensors"], 3, "no weight file at none.safetensors"),
+        (["--protocol", "tiny-t10"], 3, "give a safetensors file with --weights FILE"),
+        (["--method", "mine.py:Mine"], 2, "mine.py cannot be imported: ZeroDivisionError"),
+        (["--metod", "fea"], 2, "No such option: --metod"),
+        (["--device", "nonsense"], 2, "--device: 'nonsense' is not usable here"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_sentence_and_the_documented_code(bench, tmp_path, words, code, said):
+    (tmp_path / "broken.yaml").write_text(BROKEN)
+    overlap = yaml.safe_load(DIGITS.read_text()) | {"name": "overlap", "sessions": [[0, 1, 5], [5, 6]]}
+    (tmp_path / "overlap.yaml").write_text(yaml.safe_dump(overlap))
+    (tmp_path / "file").write_text("regular")
+    (tmp_path / "mine.py").write_text("1 / 0")
+    done = bench("run", *words)
+    assert said in sentence(done)
+    assert done.returncode == code
+    assert (tmp_path / "file").read_text() == "regular"
+
+
+def test_report_without_records_says_what_to_do(bench):
+    done = bench("report")
+    assert done.returncode == 2
+    assert "make one with `bench run`" in sentence(done)
+
+
+def test_diverged_run_ends_with_its_code_and_is_remembered(bench, tmp_path):
+    words = ["run", "--views", "2", "--set", "budget.base_epochs=1", "--set", "budget.novel_epochs=4"]
+    words += ["--set", "budget.lr=100", "--set", "fd=sq_l2", "--set", "lambda_fd=1e30"]
+    done = bench(*words)
+    assert done.returncode == 5, done
+    assert "the run is recorded as diverged" in done.stderr
+    again = bench(*words)
+    assert again.returncode == 5
+    assert "div (1/1)" in bench("report").stdout
+
+
+def test_method_of_the_documentation_runs_as_printed(bench, tmp_path):
+    """docs/add-a-method.md: its code is extracted, saved and run with the command it gives."""
+    page = (Path(__file__).parent.parent / "docs" / "add-a-method.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    assert "bench run --method mine.py:Mine --budget quick" in page
+    done = bench("run", "--method", "mine.py:Mine", "--budget", "quick", "--views", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    record = json.loads((tmp_path / document["record"]).read_text())
+    terms = record["sessions"][1]["phases"][0]["terms"]
+    assert set(terms) == {"novel", "rehearse"}
+    assert len(terms["novel"]) == 20
+    assert document["metrics"]["average_discovery"] > 50
