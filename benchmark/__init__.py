@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmark.progress import Display
+    from benchmark.progress import Display, Stop
     from benchmark.record import RunRecord
-    from benchmark.setting import Stop
 
 
 def run(
@@ -37,7 +36,6 @@ def run(
     `settings` are what `--set` takes: `{"omega": 1, "budget.lr": 0.02, "shared.tau_c": 1}`. A finished run is answered
     from its record, an unfinished one is resumed.
     """
-    from benchmark.engine import run as carry  # noqa: PLC0415 - imports torch
     from benchmark.request import ask  # noqa: PLC0415
 
     request = ask(
@@ -51,4 +49,6 @@ def run(
         params=params,
         settings=settings or {},
     )
+    from benchmark.engine import run as carry  # noqa: PLC0415 - imports torch; after the request was found good
+
     return carry(request, out=Path(out), device=device, threads=threads, keep=keep, display=display, stop=stop)

@@ -6,7 +6,6 @@ meets the query only through (W_kᵀ q)·x̂_j, and the values only through Σ_j
 result equals the plain block's in value and in the gradient of every parameter (docs/tokens.md).
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,11 +141,6 @@ def split_vit(vit: VisionTransformer, spec: Backbone) -> tuple[Trunk, LastBlock]
     vit.blocks = vit.blocks[:-1]
     vit.norm = nn.Identity()
     return Trunk(vit, spec, last), last
-
-
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def open_backbone(spec: Backbone, weights: Path) -> tuple[Trunk, LastBlock]:

@@ -17,8 +17,8 @@ import typer
 from benchmark.errors import BenchError, InterruptedRunError, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    from benchmark.progress import Stop
     from benchmark.record import RunRecord
-    from benchmark.setting import Stop
 
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 unexpected error, 2 usage or invalid configuration, 3 data or weights missing or corrupt, "
@@ -84,10 +84,9 @@ def run(
 ) -> None:
     """Train and score one method on one protocol; the same command again resumes or answers from the record."""
     import benchmark  # noqa: PLC0415
-    from benchmark.progress import Display  # noqa: PLC0415
+    from benchmark.progress import Display, Stop  # noqa: PLC0415
     from benchmark.record import record_path  # noqa: PLC0415
     from benchmark.request import parse_setting  # noqa: PLC0415
-    from benchmark.setting import Stop  # noqa: PLC0415
 
     began = time.monotonic()
     stop = Stop()

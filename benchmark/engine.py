@@ -26,12 +26,12 @@ from benchmark.checkpoint import Checkpoint, Progress, restore
 from benchmark.errors import DivergedError, InterruptedRunError, LockedError, UsageError
 from benchmark.feed import BaseFeed, Feed, NovelFeed
 from benchmark.files import atomic_write, make_folder
-from benchmark.progress import Display
+from benchmark.progress import Display, Stop
 from benchmark.protocol import Shared
 from benchmark.record import PhaseLog, Provenance, RunRecord, SessionResult, canonical, read_record, record_path, sparse
 from benchmark.request import Request, cache_folder
 from benchmark.seeds import repeatable
-from benchmark.setting import Setting, Stop, open_setting, pick_device
+from benchmark.setting import Setting, open_setting, pick_device
 from benchmark.stream import LabelledBatch, Unlabelled
 from benchmark.tokens import CHUNK, Live, TokenSource, clean_tokens
 from benchmark.views import PRESETS
@@ -143,7 +143,7 @@ def log_epoch(progress: Progress, epoch: int) -> None:
     """Close an epoch: the mean of every term; none for epochs in which a term was absent."""
     log = progress.logs[-1]
     for name, (total, count) in progress.sums.items():
-        log.setdefault(name, [None] * epoch).append(float(f"{total / count:.6g}"))
+        log.setdefault(name, [None] * epoch).append(float(f"{total / count:.4g}"))
     for values in log.values():
         values.extend([None] * (epoch + 1 - len(values)))
     progress.sums = {}

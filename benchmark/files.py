@@ -1,5 +1,6 @@
 """Writing files so that a reader, or a run killed at any moment, sees the old content or the new, nothing between."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -19,6 +20,11 @@ def atomic_write(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_folder(path: Path) -> Path:

@@ -15,8 +15,9 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmark.backbone import build_vit, file_digest
+from benchmark.backbone import build_vit
 from benchmark.data import Split, digits
+from benchmark.files import file_digest
 from benchmark.protocol import Backbone, load_backbone
 from benchmark.scoring import assign
 from benchmark.views import CLEAN, render_digits

@@ -2,11 +2,19 @@
 
 import sys
 import time
+from dataclasses import dataclass
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+
+
+@dataclass
+class Stop:
+    """Set by a signal handler: the run saves its state at the next step and ends."""
+
+    signal: int | None = None
 
 
 class Display:

@@ -121,8 +121,7 @@ class RunRecord(Spec):
     @property
     def group(self) -> str:
         """Runs of one group may stand in one table."""
-        changes = [f"{key}={json.dumps(value)}" for key, value in sorted(self.changed.items())]
-        return ", ".join([f"budget {self.budget_name}", *changes])
+        return group_name(self.budget_name, self.changed)
 
     @property
     def command(self) -> str:
@@ -188,6 +187,10 @@ class RunRecord(Spec):
     def comparable(self) -> dict[str, Any]:
         """The record less times and provenance: equal for equal questions on one machine."""
         return self.model_dump(mode="json", by_alias=True, exclude={"provenance"})
+
+
+def group_name(budget: str, changed: dict[str, Any]) -> str:
+    return ", ".join([f"budget {budget}", *(f"{key}={json.dumps(value)}" for key, value in sorted(changed.items()))])
 
 
 def compact(tree: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, Field
 
 import methods
-from benchmark.backbone import file_digest
 from benchmark.errors import DataError, UsageError
+from benchmark.files import file_digest
 from benchmark.protocol import (
     Backbone,
     Budget,
@@ -29,7 +29,6 @@ from benchmark.protocol import (
     weight_file,
 )
 from benchmark.record import Question, flat
-from benchmark.views import PRESETS
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,9 @@ def ask(
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed: {seed}: must be a whole number from 0 to {2**32 - 1}")
     chosen = load_protocol(protocol)
-    loaded = find_method(method)
     if budget not in chosen.budgets:
         raise UsageError(f"unknown budget '{budget}' of {chosen.name}{suggest(budget, chosen.budgets)}")
+    loaded = find_method(method)
     named = load_params(params, loaded.name) if params else ParamSet(method=loaded.name)
     typed = by_part(settings)
 
@@ -98,10 +97,6 @@ def ask(
     if weights is None and spec.sha256 is not None and digest != spec.sha256:
         raise DataError(
             f"{path} is damaged: its sha256 is {digest[:12]}…, registered is {spec.sha256[:12]}…; reinstall"
-        )
-    if chosen.augmentation not in PRESETS:
-        raise DataError(
-            f"augmentation '{chosen.augmentation}' of {chosen.name} is not in this version, only {', '.join(PRESETS)}"
         )
     wanted_views = parse_views(views) if views is not None else chosen.views
 

@@ -7,20 +7,13 @@ from torch import Tensor
 
 from benchmark.backbone import LastBlock, Trunk, open_backbone
 from benchmark.data import Dataset, open_dataset
-from benchmark.errors import UsageError
-from benchmark.progress import Display
+from benchmark.errors import DataError, UsageError
+from benchmark.progress import Display, Stop
 from benchmark.request import Request
 from benchmark.seeds import derive
 from benchmark.stream import Labelled, Stream, Unlabelled, lay_out
 from benchmark.tokens import CleanReader, Kept, Live, TokenSource
 from benchmark.views import PRESETS
-
-
-@dataclass
-class Stop:
-    """Set by a signal handler: the run saves its state at the next step and ends."""
-
-    signal: int | None = None
 
 
 @dataclass
@@ -72,13 +65,19 @@ def pick_device(name: str) -> torch.device:
 
 def open_setting(request: Request, device: torch.device, display: Display, stop: Stop) -> Setting:
     """Open data and backbone; tokens are computed when they are first asked for."""
-    dataset = open_dataset(request.protocol.dataset)
+    protocol = request.protocol
+    if protocol.augmentation not in PRESETS:
+        known = ", ".join(PRESETS)
+        raise DataError(
+            f"augmentation '{protocol.augmentation}' of {protocol.name} is not in this version, only {known}"
+        )
+    dataset = open_dataset(protocol.dataset)
     trunk, block = open_backbone(request.backbone, request.weights)
     trunk, block = trunk.to(device), block.to(device)
     if not block.fast:
         display.say(
             f"notice: the last block of {request.backbone.name} has another shape, the slower plain block is used"
         )
-    live = Live(trunk, dataset.train.images, PRESETS[request.protocol.augmentation])
+    live = Live(trunk, dataset.train.images, PRESETS[protocol.augmentation])
     source = live if request.question.views == "live" else Kept(live)
-    return Setting(request, lay_out(request.protocol, dataset), source, trunk, block, dataset, device, display, stop)
+    return Setting(request, lay_out(protocol, dataset), source, trunk, block, dataset, device, display, stop)

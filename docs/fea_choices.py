@@ -151,7 +151,7 @@ def tables(frame: pd.DataFrame) -> str:
             means = [f"{runs[column].mean():.1f}" for column in COLUMNS]
             # runs of one protocol are alike: the error is that of the seeds, each averaged over the protocols
             by_seed = runs.groupby("seed")["average accuracy"].mean()
-            rows.append([named(row), *means, f"{float(by_seed.sem()):.1f}", len(runs)])
+            rows.append([named(row), *means, f"{by_seed.std(ddof=1) / len(by_seed) ** 0.5:.1f}", len(runs)])
         headers = ["setting", *COLUMNS, "s.e.", "runs"]
         common = f"In common: {named(study.common)}.\n\n" if study.common else ""
         parts.append(

@@ -12,10 +12,10 @@ import torch
 
 import benchmark
 import methods
-from benchmark.progress import Display
+from benchmark.progress import Display, Stop
 from benchmark.record import RunRecord
 from benchmark.request import Request, ask
-from benchmark.setting import Setting, Stop, open_setting
+from benchmark.setting import Setting, open_setting
 
 SHORT = {"budget.base_epochs": 1, "budget.novel_epochs": 4, "budget.lr": 0.02}
 METHODS = sorted(methods.entries())

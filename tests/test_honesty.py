@@ -15,10 +15,10 @@ from benchmark import setting as setting_module
 from benchmark.data import Split, digits
 from benchmark.engine import begin, kept_folder, learning_rate
 from benchmark.feed import NovelFeed
-from benchmark.progress import Display
+from benchmark.progress import Display, Stop
 from benchmark.record import record_path
 from benchmark.request import ask
-from benchmark.setting import Stop, open_setting
+from benchmark.setting import open_setting
 from benchmark.stream import Batch, Labelled, MemoryBatch, Unlabelled
 from methods.heads import CosineHead
 

@@ -1,0 +1,48 @@
+"""The documentation says what the code does."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_ci_runs_exactly_the_command_of_the_readme():
+    commands = re.findall(r"^    (python3 -m venv .*)$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert len(commands) == 2
+    assert commands[0].endswith("bench run")
+    script = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert script[-1] == commands[1]
+    assert [line.split()[0] for line in script if line and not line.startswith("#")] == ["set", "cd", "python3"]
+
+
+@pytest.mark.parametrize("script", ["digits_t2.py", "fea_choices.py", "params_table.py"])
+def test_generated_pages_follow_from_their_sources(script, tmp_path):
+    """The script changes nothing in a copy of docs/ and results/."""
+    copy = tmp_path / "copy"
+    for folder in ("docs", "results/runs", "protocols"):
+        target = copy / folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-r", str(ROOT / folder), str(target)], check=True)
+    subprocess.run([sys.executable, str(copy / "docs" / script)], check=True, cwd=tmp_path)
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (copy / "docs" / page.name).read_text() == page.read_text(), page.name
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_citation_is_readable():
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["cff-version"] == "1.2.0"
+
+
+def test_no_absolute_paths_in_committed_records():
+    for path in (ROOT / "results").rglob("*.json"):
+        assert not re.search(r'"/(home|root|work|tmp|Users)/', path.read_text()), path
