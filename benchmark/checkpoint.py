@@ -31,9 +31,10 @@ class Progress:
     session: int = 0
     ended: bool = False
     """The session is over: `end` was called and its result is in the record."""
-    phase: int = 0
+    phase: int = -1
+    """The phase that was begun last; -1: none yet."""
     step: int = 0
-    """Steps of the phase that are done."""
+    """Steps of that phase that are done."""
     logs: list[dict[str, list[float | None]]] = field(default_factory=list)
     """For each phase of the session so far: terms by epoch."""
     sums: dict[str, list[float]] = field(default_factory=dict)
@@ -44,14 +45,10 @@ class Progress:
     session_seconds: list[float] = field(default_factory=list)
     attempts: int = 0
 
-    def next_session(self) -> "Progress":
-        """The start of the next session; what counts for the whole run is carried over."""
-        return Progress(
-            session=self.session + 1,
-            optimiser_steps=self.optimiser_steps,
-            session_seconds=self.session_seconds,
-            attempts=self.attempts,
-        )
+    def enter(self, session: int) -> None:
+        """Go on to a session; what counts for the whole run stays."""
+        self.session, self.ended, self.phase, self.step = session, False, -1, 0
+        self.logs, self.sums, self.seconds = [], {}, 0.0
 
 
 class Checkpoint:

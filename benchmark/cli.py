@@ -110,12 +110,13 @@ def run(
     )
     path = record_path(out, record.question)
     seconds = round(time.monotonic() - began, 2)
+    metrics = vars(record.metrics()) if record.sessions else None
     if as_json:
-        document = {"schema": 1, "record": str(path), "metrics": vars(record.metrics()), "seconds": seconds}
+        document = {"schema": 1, "record": str(path), "metrics": metrics, "seconds": seconds}
         if record.status != "done":
             document |= {"status": record.status, "reason": record.reason}
         print_json(document)
-    else:
+    elif record.sessions:
         typer.echo(metric_table(record))
         if verbose:
             typer.echo(json.dumps(record.diagnostics(), indent=2))

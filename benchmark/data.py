@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 
 import numpy as np
@@ -36,7 +37,7 @@ class Dataset:
     train: Split
     test: Split
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over pixels and labels of both splits, in order."""
         digest = hashlib.sha256()

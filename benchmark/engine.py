@@ -10,7 +10,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import filelock
 import numpy as np
@@ -109,14 +109,14 @@ def fit(
             group["lr"] = learning_rate(course.lr, shared.lr_floor, epoch, course.epochs)
         batch = feed.batch(epoch, step)
         setting.seeded("noise", course.session, course.phase, progress.step)
-        terms = learner.losses(batch)
-        values = {name: float(term.detach()) for name, term in terms.items()}
-        if not all(map(math.isfinite, values.values())):
-            bad = next(name for name, value in values.items() if not math.isfinite(value))
-            raise DivergedError(f"term '{bad}' is {values[bad]} in {course.title}, epoch {epoch}, step {step}")
+        terms = checked_terms(learner.losses(batch))
+        values = dict(zip(terms, torch.stack([*terms.values()]).tolist(), strict=True)) if terms else {}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise DivergedError(f"term '{name}' is {value} in {course.title}, epoch {epoch}, step {step}")
         if terms:
             optimiser.zero_grad()
-            torch.stack(list(terms.values())).sum().backward()
+            torch.stack([*terms.values()]).sum().backward()
             if course.clip is not None:
                 torch.nn.utils.clip_grad_norm_(parameters.values(), course.clip)
             optimiser.step()
@@ -137,6 +137,16 @@ def fit(
     if not all(bool(torch.isfinite(p).all()) for p in parameters.values()):
         raise DivergedError(f"a weight is not finite at the end of {course.title}")
     keep()
+
+
+def checked_terms(terms: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A method's terms, if the engine can descend on them."""
+    for name, term in terms.items():
+        if not isinstance(term, Tensor) or term.ndim != 0:
+            raise UsageError(f"the method's term '{name}' must be a tensor with a single number")
+    if terms and not any(term.requires_grad for term in terms.values()):
+        raise UsageError(f"none of the method's terms ({', '.join(terms)}) depends on a trained parameter")
+    return terms
 
 
 def log_epoch(progress: Progress, epoch: int) -> None:
@@ -204,9 +214,6 @@ def waiting_lock(path: Path, display: Display) -> filelock.BaseFileLock:
     return lock
 
 
-SPLITS = ("test", "train")
-
-
 @dataclass(frozen=True)
 class Predictions:
     """Where images are in the dataset, their class in order of arrival, and the row a method put them on."""
@@ -239,6 +246,8 @@ def evaluate(method: Method, setting: Setting, session: int) -> dict[str, Predic
     for split, (source, position, truth) in sources.items():
         parts = torch.from_numpy(position).split(CHUNK)
         rows = torch.cat([method.predict(clean_tokens(source, part)).cpu() for part in parts])
+        if rows.shape != truth.shape or rows.min() < 0 or rows.max() >= stream.known(session + 1):
+            raise UsageError(f"the method must predict a row from 0 to {stream.known(session + 1) - 1} for each image")
         predictions[split] = Predictions(position, truth, rows.numpy())
     return predictions
 
@@ -263,7 +272,7 @@ def discover(
     for number, (phase, epochs) in enumerate(zip(phases, phase_epochs(phases, budget.novel_epochs), strict=True)):
         if number < progress.phase:
             continue
-        if number > progress.phase or progress.step == 0:
+        if number > progress.phase:
             progress.phase, progress.step, momentum = number, 0, {}
             begin(method, setting, session, number)
             method.eval()
@@ -312,9 +321,8 @@ def run(
     if finished is not None:
         return finished
     work = make_folder(out / "work" / question.key)
-    lock = filelock.FileLock(work / "lock")
     try:
-        lock.acquire(timeout=0)
+        lock = filelock.FileLock(work / "lock").acquire(timeout=0)
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
     with lock, repeatable(threads), display or Display(quiet=True) as shown:
@@ -340,87 +348,115 @@ def kept_folder(path: Path, out: Path) -> Path:
     return out / "kept" / path.relative_to(out / "runs").with_suffix("")
 
 
-def train(setting: Setting, out: Path, work: Path, cache: Path, kept: Path | None) -> RunRecord:
-    """Carry a run through its sessions; the record is written whole after each."""
-    request, started = setting.request, provenance.now()
-    save = Checkpoint(work / "state.safetensors", request.question)
-    loaded = save.load()
-    base, base_progress, cached = base_session(setting, cache)
-    method = request.method.cls(base.block, base.head, request.params, request.backbone.projector).to(setting.device)
-    progress, momentum = Progress(), {}
-    results: list[SessionResult] = []
-    if loaded is not None:
-        progress, momentum = loaded.progress, loaded.momentum
-        rebuilt(method, setting, progress, loaded.model)
-        results = list(read_record(record_path(out, request.question)).sessions)[: progress.session + progress.ended]
-        setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
-    progress.attempts += 1
+@dataclass
+class Chronicle:
+    """What is written down of a run while it goes on."""
 
-    def record(status: str, reason: str | None = None) -> RunRecord:
+    setting: Setting
+    out: Path
+    results: list[SessionResult]
+    started: str
+    commit: tuple[str | None, bool | None]
+    base: Progress
+    base_cached: bool = False
+    stored_per_class: str = ""
+
+    def write(
+        self, status: Literal["done", "partial", "diverged"], progress: Progress, reason: str | None
+    ) -> RunRecord:
+        """The record as it stands, whole, in one stroke."""
+        setting, question = self.setting, self.setting.request.question
         told = Provenance(
-            **dict(zip(("commit", "dirty"), provenance.commit(), strict=True)),
+            commit=self.commit[0],
+            dirty=self.commit[1],
             versions=provenance.versions(),
             platform=provenance.processor(),
             device=str(setting.device),
             threads=torch.get_num_threads(),
-            started=started,
+            started=self.started,
             finished=provenance.now(),
             seconds=round(sum(progress.session_seconds), 2),
             attempts=progress.attempts,
             session_seconds=progress.session_seconds,
             peak_memory_mb=provenance.peak_memory_mb(),
             trunk_images=setting.source.trunk_images,
-            base_session="cached" if cached else "trained",
+            base_session="cached" if self.base_cached else "trained",
             data_digest=setting.dataset.digest,
-            weights_digest=request.question.backbone["weights"],
+            weights_digest=question.backbone["weights"],
         )
-        written = RunRecord(
-            key=request.question.key,
+        record = RunRecord(
+            key=question.key,
             status=status,
             reason=reason,
-            question=request.question,
-            budget_name=request.budget_name,
-            changed=request.changed,
-            stored_per_class=method.stored_per_class(),
-            optimiser_steps=base_progress.optimiser_steps + progress.optimiser_steps,
-            sessions=tuple(results),
+            question=question,
+            budget_name=setting.request.budget_name,
+            changed=setting.request.changed,
+            stored_per_class=self.stored_per_class,
+            optimiser_steps=self.base.optimiser_steps + progress.optimiser_steps,
+            sessions=tuple(self.results),
             provenance=told,
         )
-        written.save(out)
-        return written
+        record.save(self.out)
+        return record
 
-    for number in range(progress.session + progress.ended, len(setting.stream.sessions)):
+
+def train(setting: Setting, out: Path, work: Path, cache: Path, kept: Path | None) -> RunRecord:
+    """Carry a run through its sessions; the record is written whole after each, and if the run diverges."""
+    progress = Progress()
+    chronicle = Chronicle(setting, out, [], provenance.now(), provenance.commit(), Progress())
+    try:
+        return sessions(setting, chronicle, progress, work, cache, kept)
+    except DivergedError as error:
+        chronicle.write("diverged", progress, str(error))
+        raise DivergedError(f"{error}; the run is recorded as diverged, its last good state is kept") from None
+
+
+def sessions(
+    setting: Setting, chronicle: Chronicle, progress: Progress, work: Path, cache: Path, kept: Path | None
+) -> RunRecord:
+    """The base session, then one discovery session after the other, from wherever an earlier attempt got."""
+    request = setting.request
+    save = Checkpoint(work / "state.safetensors", request.question)
+    loaded = save.load()
+    base, chronicle.base, chronicle.base_cached = base_session(setting, cache)
+    method = request.method.cls(base.block, base.head, request.params, request.backbone.projector).to(setting.device)
+    chronicle.stored_per_class = method.stored_per_class()
+    momentum: dict[str, Tensor] = {}
+    path = record_path(chronicle.out, request.question)
+    if loaded is not None and not path.exists():
+        setting.display.say("the record of the sessions done so far is gone: starting over")
+        loaded = None
+    if loaded is not None:
+        vars(progress).update(vars(loaded.progress))
+        momentum = loaded.momentum
+        rebuilt(method, setting, progress, loaded.model)
+        chronicle.results += read_record(path).sessions[: progress.session + progress.ended]
+        setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
+    progress.attempts += 1
+    last = len(setting.stream.sessions) - 1
+    for number in range(progress.session + progress.ended, last + 1):
         session = setting.session(number)
         if number != progress.session:
-            progress = progress.next_session()
+            progress.enter(number)
         if number > 0:
-            try:
-                discover(method, setting, session, progress, momentum, save)
-            except DivergedError as error:
-                record("diverged", str(error))
-                raise DivergedError(
-                    f"{error}; the run is recorded as diverged, its last good state is in {work}"
-                ) from None
+            discover(method, setting, session, progress, momentum, save)
         momentum, ended_at = {}, time.monotonic()
         method.eval()
         setting.seeded("end", number)
         method.end(session)
         predictions = evaluate(method, setting, number)
-        counts, train_counts = (predictions[split].counts(setting.stream.known(number + 1)) for split in SPLITS)
         if kept is not None:
             keep_predictions(make_folder(kept) / f"session{number}.npz", predictions)
             keep_weights(kept / "weights.safetensors", method)
-        results.append(
-            session_result(setting, number, counts, train_counts, progress if number else base_progress, method)
-        )
+        trained = progress if number else chronicle.base
+        chronicle.results.append(session_result(setting, number, predictions, trained, method))
         progress.ended = True
-        trained = (progress if number else base_progress).seconds
-        progress.session_seconds = [*progress.session_seconds, round(trained + time.monotonic() - ended_at, 2)]
-        written = record("done" if number == len(setting.stream.sessions) - 1 else "partial")
+        progress.session_seconds = [*progress.session_seconds, round(trained.seconds + time.monotonic() - ended_at, 2)]
+        record = chronicle.write("done" if number == last else "partial", progress, None)
         save.save(progress, method, {})
-        announce(setting.display, written)
+        announce(setting.display, record)
     save.path.unlink(missing_ok=True)
-    return written
+    return record
 
 
 def keep_weights(path: Path, method: Method) -> None:
@@ -437,14 +473,10 @@ def keep_predictions(path: Path, predictions: dict[str, Predictions]) -> None:
 
 
 def session_result(
-    setting: Setting,
-    number: int,
-    counts: scoring.Counts,
-    train_counts: scoring.Counts,
-    progress: Progress,
-    method: Method,
+    setting: Setting, number: int, predictions: dict[str, Predictions], progress: Progress, method: Method
 ) -> SessionResult:
     known, new = setting.stream.known(number), setting.stream.new(number)
+    counts, train_counts = (predictions[split].counts(known + new) for split in ("test", "train"))
     solved = [
         list(range(new)) if number == 0 else scoring.assign(scoring.new_block(matrix, known, new))
         for matrix in (counts, train_counts)

@@ -1,5 +1,8 @@
 """Shared by all tests: short runs on the embedded digits, with a cache and an output folder of their own."""
 
+import copy
+import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -39,18 +42,20 @@ def short_run(tmp_path: Path) -> Callable[..., RunRecord]:
     return run
 
 
+@functools.cache
+def opened_once() -> Setting:
+    """Tokens are computed once for all tests that only look at them."""
+    return open_setting(ask("fea", views=2, settings=SHORT), torch.device("cpu"), Display(quiet=True), Stop())
+
+
+def fresh_setting(request: Request) -> Setting:
+    """Everything a run works with, with a block of its own."""
+    return dataclasses.replace(opened_once(), request=request, block=copy.deepcopy(opened_once().block))
+
+
 @pytest.fixture
-def short_request() -> Callable[..., Request]:
-    def request(method: str = "fea", **settings: Any) -> Request:
-        return ask(method, views=2, settings=SHORT | settings)
-
-    return request
-
-
-@pytest.fixture
-def setting(short_request: Callable[..., Request]) -> Setting:
-    """Everything a short run works with."""
-    return open_setting(short_request(), torch.device("cpu"), Display(quiet=True), Stop())
+def setting() -> Setting:
+    return fresh_setting(ask("fea", views=2, settings=SHORT))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import METHODS, SHORT
+from conftest import METHODS, SHORT, fresh_setting
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -15,10 +15,8 @@ from benchmark import setting as setting_module
 from benchmark.data import Split, digits
 from benchmark.engine import begin, kept_folder, learning_rate
 from benchmark.feed import NovelFeed
-from benchmark.progress import Display, Stop
 from benchmark.record import record_path
 from benchmark.request import ask
-from benchmark.setting import open_setting
 from benchmark.stream import Batch, Labelled, MemoryBatch, Unlabelled
 from methods.heads import CosineHead
 
@@ -154,7 +152,7 @@ def test_callers_random_numbers_and_threads_are_left_alone(short_run):
 def opened(method: str, **settings):
     """A method at the start of session 1 of digits-t2, with the base head of an untrained base session."""
     request = ask(method, settings=settings, views=2)
-    world = open_setting(request, torch.device("cpu"), Display(quiet=True), Stop())
+    world = fresh_setting(request)
     torch.manual_seed(0)
     head = CosineHead(world.block.width, world.stream.new(0), request.shared.tau_c)
     built = request.method.cls(world.block, head, request.params, request.backbone.projector)

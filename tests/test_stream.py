@@ -1,5 +1,7 @@
 """Data, views and batches: counts, disjointness, determinism."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -117,8 +119,8 @@ def test_exemplars_come_with_their_rows_and_lengthen_the_epoch(setting):
 
 
 def test_a_session_smaller_than_a_batch_still_trains(setting):
-    request = setting.request.budget.model_copy(update={"batch": 4096})
-    object.__setattr__(setting.request, "budget", request)
+    budget = setting.request.budget.model_copy(update={"batch": 4096})
+    setting.request = dataclasses.replace(setting.request, budget=budget)
     feed = NovelFeed(setting, 1, 0, Phase(), 10, (torch.zeros(0), torch.zeros(0)))
     assert feed.steps == 1
     assert len(feed.batch(0, 0).index) == len(setting.stream.ids(1))
