@@ -85,10 +85,11 @@ def run(
     """Train and score one method on one protocol; the same command again resumes or answers from the record."""
     import benchmark  # noqa: PLC0415
     from benchmark.progress import Display, Stop  # noqa: PLC0415
+    from benchmark.provenance import now  # noqa: PLC0415
     from benchmark.record import record_path  # noqa: PLC0415
     from benchmark.request import parse_setting  # noqa: PLC0415
 
-    began = time.monotonic()
+    began, asked = time.monotonic(), now()
     stop = Stop()
     listen(stop)
     record = benchmark.run(
@@ -109,6 +110,8 @@ def run(
         stop=stop,
     )
     path = record_path(out, record.question)
+    if record.provenance.finished < asked:
+        typer.echo(f"answered from the record of {record.provenance.finished}; another --out trains anew", err=True)
     seconds = round(time.monotonic() - began, 2)
     metrics = vars(record.metrics()) if record.sessions else None
     if as_json:

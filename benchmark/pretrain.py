@@ -71,13 +71,18 @@ def kmeans_accuracy(vit: nn.Module, spec: Backbone, split: Split, classes: tuple
     return 100.0 * sum(counts[c, k] for k, c in enumerate(assign(counts))) / counts.sum()
 
 
+def base_images() -> Split:
+    """The training images of the base digits, the only ones the backbone may see."""
+    train = digits().train
+    return train.take(np.flatnonzero(train.labels < 6))
+
+
 def main() -> None:
     target = Path(sys.argv[1])
     torch.set_num_threads(THREADS)
     torch.use_deterministic_algorithms(mode=True)
     spec, train = load_backbone("digits-vit"), digits().train
-    base = train.take(np.flatnonzero(train.labels < 6))
-    vit = pretrain(spec, base)
+    vit = pretrain(spec, base_images())
     state = {name: tensor.contiguous() for name, tensor in vit.state_dict().items()}
     save_file(state, target, metadata={"made_by": "benchmark/pretrain.py"})  # one key: their order is not fixed
     torch.manual_seed(SEED)

@@ -9,6 +9,7 @@ image and no novel digit of digits-t2 takes part. Finished runs below OUT are no
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ class Study:
     common: dict[str, Any]
     rows: tuple[dict[str, Any], ...]
 
+
+Place = tuple[Study, dict[str, Any], str, int]
+"""A study, one of its rows, a protocol and a seed."""
+Job = tuple[str, str, int, dict[str, Any], Path]
 
 STUDIES = (
     Study(
@@ -103,7 +108,7 @@ def protocol_file(name: str, folder: Path) -> Path:
     return path
 
 
-def figures(job: tuple[str, str, int, dict[str, Any], Path]) -> dict[str, Any]:
+def figures(job: Job) -> dict[str, Any]:
     """One run, one row."""
     method, protocol, seed, settings, out = job
     path = protocol_file(protocol, out / "protocols" / f"{seed}")
@@ -128,17 +133,22 @@ def named(settings: dict[str, Any]) -> str:
 
 
 def collect(out: Path) -> pd.DataFrame:
-    """Every run of every study, in parallel, one thread each."""
+    """Every run of every study, in parallel, one thread each; what two studies share runs once."""
     places = [
         (study, row, name, seed) for study in STUDIES for row in study.rows for name in PROTOCOLS for seed in SEEDS
     ]
-    jobs = [(study.method, name, seed, study.common | row, out) for study, row, name, seed in places]
+    jobs = {repr(job): job for job in map(job_of, places, repeat(out))}
     with ProcessPoolExecutor(WORKERS) as pool:
-        results = list(pool.map(figures, jobs))
+        results = dict(zip(jobs, pool.map(figures, jobs.values()), strict=True))
     rows = [
-        {"study": s.title, "setting": named(r), **result} for (s, r, _, _), result in zip(places, results, strict=True)
+        {"study": place[0].title, "setting": named(place[1]), **results[repr(job_of(place, out))]} for place in places
     ]
     return pd.DataFrame(rows)
+
+
+def job_of(place: Place, out: Path) -> Job:
+    study, row, name, seed = place
+    return study.method, name, seed, dict(sorted((study.common | row).items())), out
 
 
 def tables(frame: pd.DataFrame) -> str:

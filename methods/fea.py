@@ -33,11 +33,11 @@ class FEA(Method):
         ce_mode: Literal["simgcd", "plain", "none"] = knob(
             "simgcd", "ours", "target of L_ce: the other view sharpened and detached, or as printed (A4)"
         )
-        ce_rows: Literal["all", "new"] = knob("all", "ours", "rows among which L_ce labels (A9)")
+        ce_rows: Literal["all", "new"] = knob("new", "ours", "rows among which L_ce labels; all is the letter (A9)")
         ce_warmup: float = knob(WARM_UP, "ours", "share of the epochs before L_ce sets in (A36)", ge=0, lt=1)
-        epsilon: float = knob(0.1, "paper", "weight of D_g", ge=0)
-        fd: L.Distillation = knob("sq_l2", "ours", "form of the feature distillation (A13)")
-        lambda_fd: float = knob(0.01, "paper", "weight of the feature distillation", ge=0)
+        epsilon: float = knob(1.0, "ours", "weight of D_g; the paper prints 0.1", ge=0)
+        fd: L.Distillation = knob("frost", "code:frost", "form of the feature distillation (A13)")
+        lambda_fd: float = knob(10.0, "code:frost", "its weight; the paper prints 0.01 for a form it leaves open", ge=0)
         n_p: int = knob(20, "code:frost", "pseudo features of a known class a step; 0: no replay (A12)", ge=0)
         sigma_shared: bool = knob(False, "paper", "one deviation for all classes, as FRoST does (A11)")
         include_self: bool = knob(True, "paper", "keep an anchor's similarity to itself in the sums (A7)")
