@@ -98,6 +98,9 @@ STUDIES = (
 )
 
 
+BASE_STUDY, LAST_STUDY = STUDIES[0], STUDIES[-1]
+
+
 def protocol_file(name: str, folder: Path) -> Path:
     """A hold-out protocol: digits-t2 with other data and sessions."""
     document = yaml.safe_load((HERE.parent / "protocols" / "digits-t2.yaml").read_text())
@@ -152,22 +155,28 @@ def job_of(place: Place, out: Path) -> Job:
 
 
 def tables(frame: pd.DataFrame) -> str:
-    """Means over protocols and seeds, and the standard error of the average accuracy."""
+    """Means over protocols and seeds, and the paired difference of average accuracy to the setting that was taken."""
     parts = []
     for study in STUDIES:
+        taken = runs_of(frame, *((BASE_STUDY, BASE) if study is BASE_STUDY else (LAST_STUDY, {})))
         rows = []
         for row in study.rows:
-            runs = frame[(frame["study"] == study.title) & (frame["setting"] == named(row))]
+            runs = runs_of(frame, study, row)
             means = [f"{runs[column].mean():.1f}" for column in COLUMNS]
-            # runs of one protocol are alike: the error is that of the seeds, each averaged over the protocols
-            by_seed = runs.groupby("seed")["average accuracy"].mean()
-            rows.append([named(row), *means, f"{by_seed.std(ddof=1) / len(by_seed) ** 0.5:.1f}", len(runs)])
-        headers = ["setting", *COLUMNS, "s.e.", "runs"]
-        common = f"In common: {named(study.common)}.\n\n" if study.common else ""
-        parts.append(
-            f"### {study.title}\n\n{common}{tabulate(rows, headers=headers, tablefmt='pipe', disable_numparse=True)}\n"
+            change = runs["average accuracy"] - taken["average accuracy"]
+            error = change.std(ddof=1) / len(change) ** 0.5
+            rows.append([named(row), *means, f"{change.mean():+.1f} ± {error:.1f}", len(runs)])
+        table = tabulate(
+            rows, headers=["setting", *COLUMNS, "difference", "runs"], tablefmt="pipe", disable_numparse=True
         )
+        common = f"In common: {named(study.common)}.\n\n" if study.common else ""
+        parts.append(f"### {study.title}\n\n{common}{table}\n")
     return "\n".join(parts)
+
+
+def runs_of(frame: pd.DataFrame, study: Study, row: dict[str, Any]) -> pd.DataFrame:
+    chosen = frame[(frame["study"] == study.title) & (frame["setting"] == named(row))]
+    return chosen.set_index(["protocol", "seed"]).sort_index()
 
 
 def main() -> None:
