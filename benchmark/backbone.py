@@ -6,7 +6,6 @@ meets the query only through (W_kᵀ q)·x̂_j, and the values only through Σ_j
 result equals the plain block's in value and in the gradient of every parameter (docs/tokens.md).
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +21,7 @@ from torch.nn import functional as F
 
 from benchmark.errors import DataError
 from benchmark.protocol import Backbone
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """What the trunk says of n pictures: the raw class token (n, d) and the other tokens (n, l, d).
-
-    The other tokens are already normalised (without scale and shift) if the last block takes the class-token path,
-    raw otherwise. Methods pass tokens to the block and need not know.
-    """
-
-    cls: Tensor
-    rest: Tensor
-
-    def __len__(self) -> int:
-        return len(self.cls)
-
-    def __getitem__(self, index: Tensor | slice) -> "Tokens":
-        return Tokens(self.cls[index], self.rest[index])
-
-    def to(self, device: torch.device) -> "Tokens":
-        return Tokens(self.cls.to(device), self.rest.to(device))
-
-    @staticmethod
-    def cat(parts: "list[Tokens]") -> "Tokens":
-        return Tokens(torch.cat([part.cls for part in parts]), torch.cat([part.rest for part in parts]))
+from benchmark.stream import Tokens
 
 
 def takes_class_token_path(block: nn.Module) -> bool:

@@ -7,10 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from benchmark.backbone import Tokens
 from benchmark.seeds import generator
 from benchmark.setting import Setting
-from benchmark.stream import Batch, LabelledBatch, MemoryBatch
+from benchmark.stream import Batch, LabelledBatch, MemoryBatch, Tokens
 from benchmark.views import CLEAN
 from methods.base import Phase
 

@@ -12,9 +12,33 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmark.backbone import Tokens
 from benchmark.data import Dataset
 from benchmark.protocol import Protocol
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the trunk says of n pictures: the raw class token (n, d) and the other tokens (n, l, d).
+
+    The other tokens are already normalised (without scale and shift) if the last block takes the class-token path,
+    raw otherwise. Methods pass tokens to the block and need not know.
+    """
+
+    cls: Tensor
+    rest: Tensor
+
+    def __len__(self) -> int:
+        return len(self.cls)
+
+    def __getitem__(self, index: Tensor | slice) -> "Tokens":
+        return Tokens(self.cls[index], self.rest[index])
+
+    def to(self, device: torch.device) -> "Tokens":
+        return Tokens(self.cls.to(device), self.rest.to(device))
+
+    @staticmethod
+    def cat(parts: "list[Tokens]") -> "Tokens":
+        return Tokens(torch.cat([part.cls for part in parts]), torch.cat([part.rest for part in parts]))
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmark.backbone import Tokens, Trunk, images_to_tokens
-from benchmark.stream import Clean
+from benchmark.backbone import Trunk, images_to_tokens
+from benchmark.stream import Clean, Tokens
 from benchmark.views import CLEAN, Render
 
 CHUNK = 256

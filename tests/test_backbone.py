@@ -8,9 +8,10 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from benchmark.backbone import LastBlock, Tokens, build_vit, open_backbone, parameter_count, split_vit
+from benchmark.backbone import LastBlock, build_vit, open_backbone, parameter_count, split_vit
 from benchmark.errors import DataError
 from benchmark.protocol import Backbone, load_backbone, weight_file
+from benchmark.stream import Tokens
 
 WIDTH, HEADS = 48, 4
 
