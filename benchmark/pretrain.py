@@ -1,8 +1,11 @@
 """Make the weights of the embedded backbone: `python -m benchmark.pretrain OUT.safetensors`.
 
-Contrastive learning without labels (two views of an image attract, all others repel) on the *training images of
-digits 0-5 only*: the six base classes of digits-t2. No image of a novel digit and no test image takes part. The same
-machine and thread count give the same bytes; elsewhere, k-means on the frozen features agrees within two points.
+Self-supervision on the *training images of digits 0-5 only*, the six base classes of digits-t2: two views of an image
+attract and all others repel, and from the class token of a view the clean image must be redrawn. (Contrast alone leaves
+so small a transformer behind raw pixels after 120 epochs: judged on a third of these images held out, five nearest
+neighbours name 95 % of them and k-means 61 %; with redrawing 98 % and 92 %; raw pixels 99.6 % and 82 %.) No label, no
+image of a novel digit and no test image takes part. The same machine and thread count give the same bytes; elsewhere,
+k-means on the frozen features agrees within two points.
 """
 
 import sys
@@ -22,7 +25,7 @@ from benchmark.protocol import Backbone, load_backbone
 from benchmark.scoring import assign
 from benchmark.views import CLEAN, render_digits
 
-EPOCHS, BATCH, LR, TEMPERATURE, THREADS, SEED = 120, 128, 1e-3, 0.2, 2, 0
+EPOCHS, BATCH, LR, TEMPERATURE, REDRAW, THREADS, SEED = 120, 128, 1e-3, 0.2, 30.0, 2, 0
 
 
 def pixels(split: Split, index: Tensor, view: int, spec: Backbone) -> Tensor:
@@ -31,11 +34,13 @@ def pixels(split: Split, index: Tensor, view: int, spec: Backbone) -> Tensor:
 
 
 def pretrain(spec: Backbone, split: Split, epochs: int = EPOCHS) -> nn.Module:
-    """A transformer trained by contrast on `split`; labels are not used."""
+    """A transformer trained by contrast and redrawing on `split`; labels are not used."""
     torch.manual_seed(SEED)
     vit = build_vit(spec)
     projector = nn.Sequential(nn.Linear(vit.embed_dim, 256), nn.GELU(), nn.Linear(256, 64))
-    model = nn.ModuleList([vit, projector])
+    clean = torch.from_numpy(split.images).flatten(1).float() / 255
+    pencil = nn.Sequential(nn.Linear(vit.embed_dim, 256), nn.GELU(), nn.Linear(256, clean.shape[1]))
+    model = nn.ModuleList([vit, projector, pencil])
     optimiser = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.05)
     steps = epochs * (len(split) // BATCH)
     warm = max(1, steps // 10)
@@ -48,10 +53,12 @@ def pretrain(spec: Backbone, split: Split, epochs: int = EPOCHS) -> nn.Module:
                 continue
             # views far beyond those a run uses: fresh in every epoch
             pair = torch.cat([pixels(split, index, 10_000 + 2 * epoch + k, spec) for k in (0, 1)])
-            z = F.normalize(projector(vit(pair)), dim=1)
+            h = vit(pair)
+            z = F.normalize(projector(h), dim=1)
             similarity = (z @ z.T / TEMPERATURE).fill_diagonal_(-torch.inf)
             partner = torch.arange(2 * BATCH).roll(BATCH)
-            loss = F.cross_entropy(similarity, partner)
+            redrawn = F.mse_loss(pencil(h), clean[torch.cat([index, index])])
+            loss = F.cross_entropy(similarity, partner) + REDRAW * redrawn
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
