@@ -33,7 +33,7 @@ PROTOCOLS: dict[str, list[list[int]]] = {
 }
 
 LITERAL: dict[str, Any] = {"epsilon": 0.1, "ce_rows": "all", "ce_warmup": 0.0, "fd": "sq_l2", "lambda_fd": 0.01}
-BASE: dict[str, Any] = {"budget.base_lr": 0.03}
+BASE: dict[str, Any] = {"budget.base_lr": 0.01}
 CHOSEN = LITERAL | {"epsilon": 1.0, "ce_rows": "new", "ce_warmup": 0.15, "fd": "frost", "lambda_fd": 10.0}
 
 
@@ -56,18 +56,18 @@ STUDIES = (
         "Learning rate of the base session (k-means on the resulting features, nothing else is trained)",
         "kmeans",
         {},
-        tuple({"budget.base_lr": lr} for lr in (0.01, 0.03, 0.1)),
+        tuple({"budget.base_lr": lr} for lr in (0.003, 0.01, 0.03, 0.1)),
     ),
     Study(
         "The paper to the letter, by learning rate",
         "fea",
         BASE | LITERAL,
-        tuple({"budget.lr": lr} for lr in (0.003, 0.01, 0.03, 0.1)),
+        tuple({"budget.lr": lr} for lr in (0.003, 0.01, 0.1)),
     ),
     Study(
-        "From the letter to the default, one step at a time (learning rate 0.01)",
+        "From the letter to the default, one step at a time (learning rate 0.003)",
         "fea",
-        BASE | LITERAL | {"budget.lr": 0.01},
+        BASE | LITERAL | {"budget.lr": 0.003},
         (
             {"ce_warmup": 0.15},
             {"ce_warmup": 0.15, "epsilon": 1.0},
@@ -81,10 +81,11 @@ STUDIES = (
     Study(
         "Around the default",
         "fea",
-        BASE | CHOSEN | {"budget.lr": 0.01},
+        BASE | CHOSEN | {"budget.lr": 0.003},
         (
             {},
-            {"budget.lr": 0.003},
+            {"budget.lr": 0.001},
+            {"budget.lr": 0.01},
             {"budget.lr": 0.03},
             {"budget.lr": 0.1},
             {"epsilon": 0.1},
