@@ -1,6 +1,9 @@
 """Through the real command, in a process of its own, as a user would."""
 
+import contextlib
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
@@ -56,6 +59,7 @@ def test_run_report_and_json(bench, tmp_path):
     assert "average discovery (AvD)" in done.stdout
     assert done.stderr.count("session") == 3  # one line a session where there is no terminal
     again = bench("run", "--budget", "quick", "--views", "2", "--out", "results", "--json")
+    assert "answered from the record of" in again.stderr
     document = json.loads(again.stdout)
     assert set(document) == {"schema", "record", "metrics", "seconds"}
     assert document["schema"] == 1
@@ -83,6 +87,23 @@ def test_json_while_running_keeps_stdout_clean(bench):
     done = bench("run", "--method", "kmeans", *QUICK, "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["metrics"]["overall"]
+
+
+def test_a_terminal_shows_a_bar_with_the_time_left(tmp_path):
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "benchmark.cli", "run", "--set", "budget.novel_epochs=30", "--views", "2"]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux says EIO when the other side is gone
+        while part := os.read(ours, 4096):
+            shown += part
+    assert process.wait() == 0
+    text = shown.decode()
+    assert re.search(r"session 1, discover .*/90 \d:\d\d:\d\d", text)
+    assert not re.search("\x1b\\[3[0-9]", text)  # NO_COLOR is honoured
+    assert "average accuracy" in process.stdout.read().decode()
 
 
 BROKEN = "name: broken\nsessions: [6, 2\n"
