@@ -108,12 +108,15 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 @torch.no_grad()
 def restore(model: nn.Module, state: dict[str, Tensor]) -> None:
     """Put saved tensors back. Buffers take the saved shape: what a method remembers grows with its data."""
-    expected = model.state_dict()
+    expected, parameters = model.state_dict(), dict(model.named_parameters())
     if expected.keys() != state.keys():
         odd = min(expected.keys() ^ state.keys())
-        raise UsageError(f"the saved state does not fit the method: tensor '{odd}' is on one side only")
-    for name, parameter in model.named_parameters():
-        parameter.copy_(state[name])
-    for name, buffer in model.named_buffers():
-        owner, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(owner), leaf, state[name].to(buffer.device))
+        raise UsageError(f"the saved state does not fit the method: '{odd}' must be registered in __init__ or begin")
+    for name, saved in state.items():
+        if name not in parameters:
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, saved.to(expected[name].device))
+        elif parameters[name].shape == saved.shape:
+            parameters[name].copy_(saved)
+        else:
+            raise UsageError(f"the saved state does not fit the method: parameter '{name}' must get its size in begin")

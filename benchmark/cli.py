@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,11 +86,10 @@ def run(
     """Train and score one method on one protocol; the same command again resumes or answers from the record."""
     import benchmark  # noqa: PLC0415
     from benchmark.progress import Display, Stop  # noqa: PLC0415
-    from benchmark.provenance import now  # noqa: PLC0415
     from benchmark.record import record_path  # noqa: PLC0415
     from benchmark.request import parse_setting  # noqa: PLC0415
 
-    began, asked = time.monotonic(), now()
+    began = time.monotonic()
     stop = Stop()
     listen(stop)
     record = benchmark.run(
@@ -110,24 +110,14 @@ def run(
         stop=stop,
     )
     path = record_path(out, record.question)
-    if record.provenance.finished < asked:
-        typer.echo(f"answered from the record of {record.provenance.finished}; another --out trains anew", err=True)
     seconds = round(time.monotonic() - began, 2)
-    metrics = vars(record.metrics()) if record.sessions else None
     if as_json:
-        document = {"schema": 1, "record": str(path), "metrics": metrics, "seconds": seconds}
-        if record.status != "done":
-            document |= {"status": record.status, "reason": record.reason}
-        print_json(document)
-    elif record.sessions:
-        typer.echo(metric_table(record))
-        if verbose:
-            typer.echo(json.dumps(record.diagnostics(), indent=2))
-        typer.echo(f"record: {path}")
-    if record.status == "diverged":
-        from benchmark.errors import DivergedError  # noqa: PLC0415
-
-        raise DivergedError(f"{record.reason} (recorded as diverged in {path})")
+        print_json({"schema": 1, "record": str(path), "metrics": vars(record.metrics()), "seconds": seconds})
+        return
+    typer.echo(metric_table(record))
+    if verbose:
+        typer.echo(json.dumps(record.diagnostics(), indent=2))
+    typer.echo(f"record: {path}")
 
 
 def listen(stop: "Stop") -> None:
@@ -263,39 +253,45 @@ def main() -> None:
 
 
 def guarded() -> int:
-    verbose = "--verbose" in sys.argv or bool(os.environ.get("CNCD_TRACEBACK"))
     try:
         result = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-    except InterruptedRunError as error:
-        return fail(str(error), 130 if error.signal == signal.SIGINT else error.code)
-    except BenchError as error:
-        return fail(str(error), error.code)
-    except typer.TyperException as error:  # wrong options, found while parsing
-        return fail(f"{error.format_message().rstrip('.')} (see bench --help)", UsageError.code)
-    except (KeyboardInterrupt, typer.Abort):
+    except Exception as error:  # noqa: BLE001 - the one place where everything that went wrong becomes a sentence
+        if "--verbose" in sys.argv:
+            traceback.print_exc()
+        return code_of(error)
+    except KeyboardInterrupt:
         return fail("interrupted", 130)
-    except (OSError, MemoryError) as error:
-        if verbose:
-            raise
-        return fail_for_resource(error)
-    except Exception as error:
-        if verbose:
-            raise
-        return fail(f"unexpected {type(error).__name__}: {error} (please report this; --verbose shows where)", 1)
     return result if isinstance(result, int) else 0
 
 
-def fail_for_resource(error: OSError | MemoryError) -> int:
+def code_of(error: Exception) -> int:
+    """Say in one sentence what went wrong; the exit code that goes with it."""
+    match error:
+        case InterruptedRunError():
+            return fail(str(error), 130 if error.signal == signal.SIGINT else error.code)
+        case BenchError():
+            return fail(str(error), error.code)
+        case typer.TyperException():  # wrong options, found while parsing
+            return fail(f"{error.format_message().rstrip('.')} (see bench --help)", UsageError.code)
+        case typer.Abort():
+            return fail("interrupted", 130)
+        case OSError():
+            return fail_for_resource(error)
+        case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or "allocate" in str(error).lower():
+            return fail("out of memory: try a smaller batch (--set budget.batch=32) or fewer views", ResourceError.code)
+    return fail(
+        f"unexpected {type(error).__name__}: {error} (--verbose shows where; please report it if it is ours)", 1
+    )
+
+
+def fail_for_resource(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; say nothing more
         return 0
-    if isinstance(error, MemoryError):
-        return fail("out of memory: try a smaller batch (--set budget.batch=32) or fewer views", ResourceError.code)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return fail(
-            f"no space left writing {error.filename or 'a file'}: free some and run the same command again to resume", 6
-        )
-    return fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 2)
+        where = error.filename or "a file"
+        return fail(f"no space left writing {where}: free some, then the same command resumes", ResourceError.code)
+    return fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), UsageError.code)
 
 
 def fail(sentence: str, code: int) -> int:

@@ -8,6 +8,7 @@ import hashlib
 import io
 import math
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,17 @@ from benchmark.feed import BaseFeed, Feed, NovelFeed
 from benchmark.files import atomic_write, make_folder
 from benchmark.progress import Display, Stop
 from benchmark.protocol import Shared
-from benchmark.record import PhaseLog, Provenance, RunRecord, SessionResult, canonical, read_record, record_path, sparse
+from benchmark.record import (
+    PhaseLog,
+    Provenance,
+    Question,
+    RunRecord,
+    SessionResult,
+    canonical,
+    read_record,
+    record_path,
+    sparse,
+)
 from benchmark.request import Request, cache_folder
 from benchmark.seeds import repeatable
 from benchmark.setting import Setting, open_setting, pick_device
@@ -90,7 +101,7 @@ def fit(
     ]
     optimiser = torch.optim.SGD([g for g in groups if g["params"]], lr=course.lr, momentum=shared.momentum)
     for name, buffer in momentum.items():
-        optimiser.state[parameters[name]]["momentum_buffer"] = buffer.clone()
+        optimiser.state[parameters[name]]["momentum_buffer"] = buffer.to(parameters[name].device, copy=True)
     total = course.epochs * feed.steps
     setting.display.start(course.title, total, progress.step)
     learner.train()
@@ -100,6 +111,8 @@ def fit(
         nonlocal clock
         progress.seconds += time.monotonic() - clock
         clock = time.monotonic()
+        if not all(bool(torch.isfinite(p).all()) for p in parameters.values()):
+            raise DivergedError(f"a weight is not finite in {course.title}, after {progress.step} steps")
         held = {n: optimiser.state[p].get("momentum_buffer") for n, p in parameters.items()}
         save.save(progress, learner, {n: b for n, b in held.items() if b is not None})
 
@@ -124,7 +137,7 @@ def fit(
             entry = progress.sums.setdefault(name, [0.0, 0])
             progress.sums[name] = [entry[0] + value, entry[1] + 1]
         progress.step += 1
-        progress.optimiser_steps += 1
+        progress.optimiser_steps += bool(terms)
         epoch_ended = progress.step % feed.steps == 0
         if epoch_ended:
             log_epoch(progress, epoch)
@@ -134,13 +147,13 @@ def fit(
             raise InterruptedRunError(setting.stop.signal)
         if save.due(epoch_ended=epoch_ended):
             keep()
-    if not all(bool(torch.isfinite(p).all()) for p in parameters.values()):
-        raise DivergedError(f"a weight is not finite at the end of {course.title}")
     keep()
 
 
 def checked_terms(terms: dict[str, Tensor]) -> dict[str, Tensor]:
     """A method's terms, if the engine can descend on them."""
+    if not isinstance(terms, dict):
+        raise UsageError(f"the method's losses must be a dictionary of terms, not {type(terms).__name__}")
     for name, term in terms.items():
         if not isinstance(term, Tensor) or term.ndim != 0:
             raise UsageError(f"the method's term '{name}' must be a tensor with a single number")
@@ -181,13 +194,15 @@ def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, 
     Shared by every run that asks the same question of it; whoever comes first trains, the others wait.
     """
     question, budget = base_question(setting), setting.request.budget
-    folder = make_folder(cache / "base" / hashlib.sha256(canonical(question)).hexdigest()[:32])
+    # threads and device decide the last bits: they are no part of any question, but those who share must share them too
+    machine = {"device": setting.device.type, "threads": torch.get_num_threads()}
+    folder = make_folder(cache / "base" / hashlib.sha256(canonical(question | machine)).hexdigest()[:32])
     setting.seeded("init", 0, 0)
     head = CosineHead(setting.block.width, setting.stream.new(0), setting.request.shared.tau_c).to(setting.device)
     learner = BaseLearner(setting.block, head)
     feed = BaseFeed(setting, budget.batch)
     save = Checkpoint(folder / "state.safetensors", question)
-    with waiting_lock(folder / "lock", setting.display):
+    with waiting_lock(folder / "lock", setting):
         loaded = save.load()
         progress, momentum = Progress(logs=[{}]), {}
         if loaded is not None:
@@ -202,16 +217,17 @@ def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, 
     return learner, progress, cached
 
 
-def waiting_lock(path: Path, display: Display) -> filelock.BaseFileLock:
-    """A lock that says so before it waits; the kernel frees it when its holder dies."""
-    lock = filelock.FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        display.say("waiting: another run is training the same base session")
-        return lock
-    lock.release()
-    return lock
+def waiting_lock(path: Path, setting: Setting) -> AbstractContextManager[Any]:
+    """Take a lock, waiting for whoever has it, and still obeying signals; the kernel frees it when its holder dies."""
+    lock, said = filelock.FileLock(path), False
+    while setting.stop.signal is None:
+        try:
+            return lock.acquire(timeout=1 if said else 0)
+        except filelock.Timeout:
+            if not said:
+                setting.display.say("waiting: another run is training the same base session")
+            said = True
+    raise InterruptedRunError(setting.stop.signal)
 
 
 @dataclass(frozen=True)
@@ -246,7 +262,12 @@ def evaluate(method: Method, setting: Setting, session: int) -> dict[str, Predic
     for split, (source, position, truth) in sources.items():
         parts = torch.from_numpy(position).split(CHUNK)
         rows = torch.cat([method.predict(clean_tokens(source, part)).cpu() for part in parts])
-        if rows.shape != truth.shape or rows.min() < 0 or rows.max() >= stream.known(session + 1):
+        if (
+            rows.is_floating_point()
+            or rows.shape != truth.shape
+            or rows.min() < 0
+            or rows.max() >= stream.known(session + 1)
+        ):
             raise UsageError(f"the method must predict a row from 0 to {stream.known(session + 1) - 1} for each image")
         predictions[split] = Predictions(position, truth, rows.numpy())
     return predictions
@@ -254,6 +275,8 @@ def evaluate(method: Method, setting: Setting, session: int) -> dict[str, Predic
 
 def phase_epochs(phases: tuple[Phase, ...], epochs: int) -> list[int]:
     """A session's epochs dealt out to its phases; rounding never loses or adds one."""
+    if phases and abs(sum(phase.share for phase in phases) - 1) > 1e-6:
+        raise UsageError("the shares of the method's phases must add up to 1")
     ends = [round(epochs * sum(phase.share for phase in phases[: k + 1])) for k in range(len(phases))]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -317,7 +340,8 @@ def run(
     path = record_path(out, question)
     make_folder(path.parent)
     kept = kept_folder(path, out) if keep else None
-    finished = answered(path, kept)
+    shown = display or Display(quiet=True)
+    finished = answered(path, question, kept, shown)
     if finished is not None:
         return finished
     work = make_folder(out / "work" / question.key)
@@ -325,22 +349,30 @@ def run(
         lock = filelock.FileLock(work / "lock").acquire(timeout=0)
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
-    with lock, repeatable(threads), display or Display(quiet=True) as shown:
-        finished = answered(path, kept)
+    with lock, repeatable(threads), shown:
+        finished = answered(path, question, kept, shown)
         if finished is not None:
             return finished
         setting = open_setting(request, pick_device(device), shown, stop or Stop())
         return train(setting, out, work, cache or cache_folder(), kept)
 
 
-def answered(path: Path, kept: Path | None) -> RunRecord | None:
-    """The record of a run that has come to its end, good or bad."""
+def answered(path: Path, question: Question, kept: Path | None, display: Display) -> RunRecord | None:
+    """The record of a finished run; one that diverged fails again, at once."""
     if not path.exists():
         return None
     record = read_record(path)
+    if record.key != question.key:
+        difference = question.difference(record.question.model_dump(mode="json", by_alias=True))
+        raise UsageError(f"{path} answers another question: {difference}; move it away")
+    if record.status == "diverged":
+        raise DivergedError(f"{record.reason} (recorded as diverged in {path}; remove it to try again)")
     if record.status == "done" and kept is not None and not (kept / "weights.safetensors").exists():
         raise UsageError(f"the run is finished and its weights were not kept: remove {path} and run again with --keep")
-    return record if record.status != "partial" else None
+    if record.status == "partial":
+        return None
+    display.say(f"answered from the record of {record.provenance.finished}; another --out trains anew")
+    return record
 
 
 def kept_folder(path: Path, out: Path) -> Path:
@@ -419,6 +451,7 @@ def sessions(
     save = Checkpoint(work / "state.safetensors", request.question)
     loaded = save.load()
     base, chronicle.base, chronicle.base_cached = base_session(setting, cache)
+    setting.seeded("build")
     method = request.method.cls(base.block, base.head, request.params, request.backbone.projector).to(setting.device)
     chronicle.stored_per_class = method.stored_per_class()
     momentum: dict[str, Tensor] = {}
@@ -431,6 +464,8 @@ def sessions(
         momentum = loaded.momentum
         rebuilt(method, setting, progress, loaded.model)
         chronicle.results += read_record(path).sessions[: progress.session + progress.ended]
+        if kept is not None and not (kept / "session0.npz").exists():
+            raise UsageError(f"this run was begun without --keep: remove {work} to start over with it")
         setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
     progress.attempts += 1
     last = len(setting.stream.sessions) - 1

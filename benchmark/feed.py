@@ -113,7 +113,7 @@ class NovelFeed:
                 self._pair(self.exemplars[0][chosen], self._memory_views, there),
                 self.exemplars[1][chosen].to(self.setting.device),
             )
-        return Batch(self._pair(ids, self._views, here), ids, epoch, self.epochs, memory)
+        return Batch(self._pair(ids, self._views, here), ids.to(self.setting.device), epoch, self.epochs, memory)
 
     def _pair(self, ids: Tensor, views: tuple[Tensor, Tensor], here: slice) -> Tokens:
         position = self.setting.position(ids)

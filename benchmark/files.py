@@ -8,13 +8,16 @@ from benchmark.errors import UsageError
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, rename over it."""
-    part = path.with_name(f"{path.name}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    """Write beside the target, flush to disk, rename over it; a failed attempt leaves nothing behind."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -65,7 +65,7 @@ class Protocol(Spec):
     K: Literal["known"] = "known"
     selection: Literal["last"] = "last"
     backbone: str = Field(pattern=NAME)
-    augmentation: str
+    augmentation: Literal["digits", "simgcd"]
     views: Views = 8
     shared: Shared = Shared()
     budgets: dict[str, Budget]

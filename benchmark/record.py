@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from benchmark import scoring
 from benchmark.errors import UsageError
@@ -62,7 +62,7 @@ def canonical(tree: Any) -> bytes:
 
 
 class PhaseLog(Spec):
-    """Mean of every loss term, epoch by epoch. A term has no entry for epochs in which it was absent."""
+    """Mean of every loss term, epoch by epoch; null for epochs in which a term was absent."""
 
     name: str
     epochs: int
@@ -78,6 +78,9 @@ class SessionResult(Spec):
     assignment: tuple[int, ...] = Field(description="class (within the session) of each row it created")
     train_assignment: tuple[int, ...] = Field(description="the same, solved on training images: a diagnostic")
     phases: tuple[PhaseLog, ...]
+
+    def assignments(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.assignment, self.train_assignment
 
 
 class Provenance(BaseModel):
@@ -119,9 +122,32 @@ class RunRecord(Spec):
     provenance: Provenance
 
     @property
+    def setting(self) -> str:
+        """Digest of the question without its seed: runs that differ in their seed alone may be averaged."""
+        return hashlib.sha256(
+            canonical(self.question.model_dump(mode="json", by_alias=True, exclude={"seed"}))
+        ).hexdigest()
+
+    @property
     def group(self) -> str:
         """Runs of one group may stand in one table."""
         return group_name(self.budget_name, self.changed)
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> "RunRecord":
+        """Counts and assignments must fit the classes, or nothing computed from them means anything."""
+        total = 0
+        for session in self.sessions:
+            total += len(session.classes)
+            if any(
+                not (0 <= i < total and 0 <= j < total and n > 0) for i, j, n in session.counts + session.train_counts
+            ):
+                raise ValueError("counts do not fit the number of classes")
+            if any(sorted(a) != list(range(len(a))) or len(a) != len(session.classes) for a in session.assignments()):
+                raise ValueError("an assignment is not one to one")
+        if self.status == "done" and len(self.sessions) != len(self.question.protocol["classes"]):
+            raise ValueError("sessions are missing")
+        return self
 
     @property
     def command(self) -> str:

@@ -1,6 +1,7 @@
 """From what the user typed to the question a run answers. Everything is checked here, before any work begins."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -16,6 +17,7 @@ import methods
 from benchmark.errors import DataError, UsageError
 from benchmark.files import file_digest
 from benchmark.protocol import (
+    NAME,
     Backbone,
     Budget,
     Protocol,
@@ -83,13 +85,16 @@ def ask(
         "budget": chosen.budgets[budget].model_dump(),
         "shared": chosen.shared.model_dump(),
     }
-    wanted = {part: reference[part] | getattr(named, part) | typed[part] for part in reference}
     models: dict[str, type[BaseModel]] = {"params": loaded.cls.Params, "budget": Budget, "shared": Shared}
-    source = {"params": f"{loaded.name}", "budget": "budget", "shared": "shared"}
-    plain = {
-        part: validated(models[part], reference[part], f"{chosen.name}: params of {source[part]}") for part in models
-    }
-    final = {part: validated(models[part], wanted[part], source[part]) for part in models}
+    plain, final = {}, {}
+    for part, kind in models.items():
+        plain[part] = validated(kind, reference[part], f"{chosen.name}: {loaded.name}" if part == "params" else part)
+        named_part = reference[part] | getattr(named, part)
+        validated(kind, named_part, f"{params}: {part}")  # so that a fault in the file is told as the file's
+        final[part] = validated(kind, named_part | typed[part], loaded.name if part == "params" else part)
+    # the same budget has the same name however it was asked for
+    budget = next((name for name, known in sorted(chosen.budgets.items()) if known == final["budget"]), budget)
+    plain["budget"] = chosen.budgets[budget]
 
     spec = load_backbone(backbone or chosen.backbone)
     path = weight_file(spec, weights)
@@ -154,9 +159,11 @@ def find_method(name: str) -> methods.Loaded:
         raise UsageError(f"--method: there is no file {path}")
     if Path(path).stem.lower() in known:
         raise UsageError(f"--method: {path}: the suite has a method of that name, rename the file")
+    if not re.fullmatch(NAME, Path(path).stem.lower()):
+        raise UsageError(f"--method: {path}: name the file with letters, digits, '.', '_' and '-' only")
     try:
         return methods.load_own(Path(path), cls)
-    except TypeError as error:
+    except methods.NotAMethodError as error:
         raise UsageError(f"--method: {error}") from None
     except Exception as error:  # whatever the user's file raises while it is imported
         raise UsageError(f"--method: {path} cannot be imported: {type(error).__name__}: {error}") from error
@@ -189,7 +196,7 @@ def parse_setting(setting: str) -> tuple[str, Any]:
         raise UsageError(f"--set: '{setting}': write key=value, for example --set omega=1")
     try:
         return key.strip(), yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         raise UsageError(f"--set: '{setting}': the value cannot be read") from None
 
 

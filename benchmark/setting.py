@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmark.backbone import LastBlock, Trunk, open_backbone
 from benchmark.data import Dataset, open_dataset
-from benchmark.errors import DataError, UsageError
+from benchmark.errors import UsageError
 from benchmark.progress import Display, Stop
 from benchmark.request import Request
 from benchmark.seeds import derive
@@ -38,7 +38,7 @@ class Setting:
         """A session as methods see it. Only session 0 is built with labels."""
         known, new = self.stream.known(number), self.stream.new(number)
         ids = self.stream.ids(number)
-        read_clean = CleanReader(self.source, ids, self.position(ids))
+        read_clean = CleanReader(self.source, ids, self.position(ids), self.device)
         if number == 0:
             labels = torch.from_numpy(self.stream.hidden[ids.numpy()]).to(self.device)
             return Labelled(number, known, new, read_clean, labels)
@@ -57,8 +57,8 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError):
         raise UsageError(f"--device: '{name}' is not usable here, try auto or cpu") from None
     return device
 
@@ -66,11 +66,6 @@ def pick_device(name: str) -> torch.device:
 def open_setting(request: Request, device: torch.device, display: Display, stop: Stop) -> Setting:
     """Open data and backbone; tokens are computed when they are first asked for."""
     protocol = request.protocol
-    if protocol.augmentation not in PRESETS:
-        known = ", ".join(PRESETS)
-        raise DataError(
-            f"augmentation '{protocol.augmentation}' of {protocol.name} is not in this version, only {known}"
-        )
     dataset = open_dataset(protocol.dataset)
     trunk, block = open_backbone(request.backbone, request.weights)
     trunk, block = trunk.to(device), block.to(device)

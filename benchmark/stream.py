@@ -33,9 +33,6 @@ class Tokens:
     def __getitem__(self, index: Tensor | slice) -> "Tokens":
         return Tokens(self.cls[index], self.rest[index])
 
-    def to(self, device: torch.device) -> "Tokens":
-        return Tokens(self.cls.to(device), self.rest.to(device))
-
     @staticmethod
     def cat(parts: "list[Tokens]") -> "Tokens":
         return Tokens(torch.cat([part.cls for part in parts]), torch.cat([part.rest for part in parts]))

@@ -84,12 +84,13 @@ def clean_tokens(source: TokenSource, position: Tensor) -> Tokens:
 
 @dataclass(frozen=True)
 class CleanReader:
-    """Reads the clean view of some images. It is handed to methods, so it holds ids and tokens and nothing else."""
+    """Reads the clean view of some images. It is handed to methods, so no label can be reached from it."""
 
     source: TokenSource
     ids: Tensor
     position: Tensor
+    device: torch.device
 
     def __call__(self) -> Iterator[Clean]:
         for ids, position in zip(self.ids.split(CHUNK), self.position.split(CHUNK), strict=True):
-            yield Clean(ids, clean_tokens(self.source, position))
+            yield Clean(ids.to(self.device), clean_tokens(self.source, position))

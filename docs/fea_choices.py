@@ -81,13 +81,12 @@ STUDIES = (
     Study(
         "Around the default",
         "fea",
-        BASE | CHOSEN | {"budget.lr": 0.003},
+        BASE | CHOSEN | {"budget.lr": 0.001},
         (
             {},
-            {"budget.lr": 0.001},
+            {"budget.lr": 0.0003},
+            {"budget.lr": 0.003},
             {"budget.lr": 0.01},
-            {"budget.lr": 0.03},
-            {"budget.lr": 0.1},
             {"epsilon": 0.1},
             {"epsilon": 0.3},
             {"epsilon": 3.0},

@@ -40,6 +40,10 @@ def entries() -> dict[str, Entry]:
     return found
 
 
+class NotAMethodError(Exception):
+    """The user's file holds no class that the engine could run."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A method ready to be built; `source` is the digest of the file if it is the user's own."""
@@ -68,5 +72,12 @@ def load_own(path: Path, cls: str) -> Loaded:
     found = getattr(module, cls, None)
     if not (inspect.isclass(found) and issubclass(found, Method)):
         names = [n for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, Method) and c is not Method]
-        raise TypeError(f"{path} defines no method class '{cls}' (it has: {', '.join(names) or 'none'})")
+        raise NotAMethodError(f"{path} defines no method class '{cls}' (it has: {', '.join(names) or 'none'})")
+    if inspect.isabstract(found):
+        raise NotAMethodError(f"{path}: class '{cls}' lacks {', '.join(sorted(found.__abstractmethods__))}")
+    if not issubclass(found.Params, Method.Params):
+        raise NotAMethodError(f"{path}: class '{cls}': Params must be a subclass of Method.Params")
+    required = [name for name, field in found.Params.model_fields.items() if field.is_required()]
+    if required:
+        raise NotAMethodError(f"{path}: class '{cls}': give the knob '{required[0]}' a default")
     return Loaded(path.stem.lower(), found, hashlib.sha256(path.read_bytes()).hexdigest())

@@ -8,8 +8,9 @@ image or a hidden label. The engine calls, for every session t = 1, 2, ...:
 
 and `predict` whenever it wants to know. Session 0 is trained by the engine; a method meets it in `end` alone, with
 labels. What must outlive an interruption goes into parameters and buffers: a resumed run is built anew, `begin` is
-called for every phase up to now, and the saved tensors are put back. Draw random numbers with torch's default
-generator: the engine seeds it before every call from (seed, purpose, session, phase, step).
+called for every phase up to now, and the saved tensors are put back; so register them in `__init__` or `begin`. Draw
+random numbers with torch's default generator: the engine seeds it before every call from (seed, purpose, session,
+phase, step).
 """
 
 from abc import ABC, abstractmethod
@@ -62,10 +63,10 @@ class Method(nn.Module, ABC):
     def phases(self) -> tuple[Phase, ...]:
         return (Phase(),)
 
-    def begin(self, session: Unlabelled, phase: Phase) -> None:
-        """Build modules for a phase from sizes alone."""
-        if phase == self.phases()[0]:
-            self.head.grow(session.new)
+    def begin(self, session: Unlabelled, phase: Phase) -> None:  # noqa: ARG002 - for methods with several phases
+        """Build modules for a phase from sizes alone; here: the head gets the session's rows, once."""
+        if self.head.rows < session.total:
+            self.head.grow(session.total - self.head.rows)
 
     def prepare(self, session: Unlabelled, phase: Phase) -> None:
         """Look at the session's clean images before a phase; what is found goes into buffers."""

@@ -17,9 +17,6 @@ class Prototypes(nn.Module):
         self.register_buffer("mean", torch.zeros(0, width))
         self.register_buffer("deviation", torch.zeros(0, width))
 
-    def __len__(self) -> int:
-        return len(self.row)
-
     @torch.no_grad()
     def add(self, h: Tensor, rows: Tensor) -> None:
         """Store the classes that occur in `rows`.

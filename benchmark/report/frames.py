@@ -50,13 +50,23 @@ def long_frame(records: list[RunRecord]) -> pd.DataFrame:
                 "group": record.group,
                 "protocol": record.question.protocol["name"],
                 "method": record.question.method,
+                "setting": record.setting,
                 "seed": record.question.seed,
                 "stored": record.stored_per_class,
                 **{m.name: getattr(metrics, m.name) if metrics else None for m in METRICS},
             }
         )
-    columns = [*CELL, "seed", "stored", *(m.name for m in METRICS)]
-    return pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS})
+    columns = [*CELL, "setting", "seed", "stored", *(m.name for m in METRICS)]
+    frame = pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS})
+    return told_apart(frame)
+
+
+def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
+    """Runs that share names but not their question (an edited own method, another version) get names of their own."""
+    settings = frame.groupby(CELL)["setting"].transform("nunique")
+    mixed = settings > 1
+    frame.loc[mixed, "method"] = frame["method"] + "@" + frame["setting"].str[:6]
+    return frame
 
 
 def cells(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -68,7 +78,7 @@ def cells(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
             "deviation": grouped[metric].std(ddof=1),
             "runs": grouped["seed"].count(),
             "diverged": grouped[metric].apply(lambda values: int(values.isna().sum())),
-            "stored": grouped["stored"].first(),
+            "stored": grouped["stored"].max(),
         }
     ).reset_index()
     # reference runs first: their group has the shortest name

@@ -24,7 +24,8 @@ def grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """A group's cells as methods x protocols; blank where nothing ran."""
     texts = {(row["method"], row["protocol"]): cell_text(row) for _, row in table.iterrows()}
     protocols = sorted(table["protocol"].unique())
-    stored = dict(zip(table["method"], table["stored"], strict=True))
+    kept = table[table["stored"] != ""].groupby("method")["stored"].unique()
+    stored = {method: " / ".join(kept.get(method, [])) for method in table["method"]}
     rows = [
         [method, *(texts.get((method, protocol), "") for protocol in protocols), stored[method]]
         for method in sorted(stored)
