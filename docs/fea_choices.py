@@ -95,10 +95,16 @@ STUDIES = (
             {"lambda_fd": 30.0},
         ),
     ),
+    Study(
+        "Learning rates of the quick budget (3 and 20 epochs)",
+        "fea",
+        CHOSEN | {"budget.base_epochs": 3, "budget.novel_epochs": 20},
+        tuple({"budget.base_lr": base, "budget.lr": lr} for base in (0.01, 0.03) for lr in (0.003, 0.01, 0.03)),
+    ),
 )
 
 
-BASE_STUDY, LAST_STUDY = STUDIES[0], STUDIES[-1]
+BASE_STUDY, LAST_STUDY = STUDIES[0], STUDIES[3]
 
 
 def protocol_file(name: str, folder: Path) -> Path:

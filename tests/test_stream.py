@@ -112,10 +112,10 @@ def test_exemplars_come_with_their_rows_and_lengthen_the_epoch(setting):
     assert feed.steps == (session + 30) // 64
     assert len(batch.index) == len(batch.a) == len(batch.b) == 32
     assert len(batch.memory.a) == len(batch.memory.b) == len(batch.memory.row) == 32
-    clean = setting.source.get(setting.position(ids), torch.ones(30, dtype=torch.long))
-    place = int(feed._memory[0])
-    assert batch.memory.row[0] == rows[place]
-    assert clean is not None
+    chosen = feed._memory[:32]
+    assert torch.equal(batch.memory.row, rows[chosen])
+    expected = setting.source.get(setting.position(ids[chosen]), feed._memory_views[1][:32])
+    assert torch.equal(batch.memory.b.rest, expected.rest)
 
 
 def test_a_session_smaller_than_a_batch_still_trains(setting):

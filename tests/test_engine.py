@@ -1,0 +1,106 @@
+"""The only optimiser, against one written by hand."""
+
+import math
+
+import pytest
+import torch
+from conftest import fresh_setting
+from torch import nn
+
+from benchmark.checkpoint import Checkpoint, Progress
+from benchmark.engine import Course, fit, learning_rate
+from benchmark.errors import UsageError
+from benchmark.protocol import Shared
+from benchmark.request import ask
+from methods.base import Phase
+
+
+class Toy(nn.Module):
+    """A weight and a bias pulled towards the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[1.0, -2.0], [0.5, 3.0]]))
+        self.bias = nn.Parameter(torch.tensor([0.3, -0.7]))
+
+    def losses(self, batch):
+        return {"a": (self.weight * batch).sum(), "b": (self.bias**2).sum() * 3}
+
+
+class Batches:
+    steps = 2
+
+    def batch(self, epoch: int, step: int) -> torch.Tensor:
+        return torch.full((2, 2), 1.0 + epoch + 10 * step)
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_descent_equals_sgd_written_by_hand(tmp_path, clip):
+    """Momentum, cosine by epoch to its floor, weight decay on matrices and not on biases, clipping of the whole."""
+    shared = Shared(weight_decay=0.1, momentum=0.8, lr_floor=0.01)
+    toy, epochs, lr = Toy(), 3, 0.05
+    weight, bias = toy.weight.detach().clone().double(), toy.bias.detach().clone().double()
+    progress = Progress(logs=[{}])
+    course = Course("toy", 1, 0, epochs, lr, clip, shared)
+    save = Checkpoint(tmp_path / "state", {"toy": 1})
+    fit(toy, Batches(), course, fresh_setting(ask("fea", views=2)), progress, {}, save)
+
+    pull_w, pull_b = torch.zeros_like(weight), torch.zeros_like(bias)
+    logged = []
+    for epoch in range(epochs):
+        rate = lr * (0.01 + 0.99 * (1 + math.cos(math.pi * epoch / epochs)) / 2)
+        terms = []
+        for step in range(2):
+            batch = Batches().batch(epoch, step).double()
+            terms.append(float((weight * batch).sum()))
+            grad_w, grad_b = batch.clone(), 6 * bias
+            norm = math.sqrt(float(grad_w.square().sum() + grad_b.square().sum()))
+            scale = min(1.0, clip / (norm + 1e-6)) if clip else 1.0
+            pull_w = 0.8 * pull_w + scale * grad_w + 0.1 * weight
+            pull_b = 0.8 * pull_b + scale * grad_b
+            weight, bias = weight - rate * pull_w, bias - rate * pull_b
+        logged.append(sum(terms) / 2)
+    assert torch.allclose(toy.weight.double(), weight, atol=1e-5)
+    assert torch.allclose(toy.bias.double(), bias, atol=1e-5)
+    assert progress.logs[0]["a"] == pytest.approx(logged, rel=1e-3)
+    assert (progress.step, progress.optimiser_steps) == (6, 6)
+
+
+def test_cosine_ends_near_its_floor():
+    assert learning_rate(0.1, 1e-3, 0, 200) == pytest.approx(0.1)
+    assert learning_rate(0.1, 1e-3, 100, 200) == pytest.approx(0.1 * (1 + 1e-3) / 2)
+    assert 1e-4 < learning_rate(0.1, 1e-3, 199, 200) < 1.1e-4
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("def losses(self, batch): return None", "must be a dictionary of terms, not NoneType"),
+        ("def losses(self, batch): return {'x': 1.0}", "term 'x' must be a tensor with a single number"),
+        (
+            "def losses(self, batch): return {'x': self.block(batch.a)}",
+            "term 'x' must be a tensor with a single number",
+        ),
+        ("def losses(self, batch): return {'x': torch.ones(())}", "depends on a trained parameter"),
+        ("def other(self): pass", "class 'Mine' lacks losses"),
+        ("def losses(self, batch): return {}\n    class Params(BaseModel): a: int = 1", "subclass of Method.Params"),
+        ("def losses(self, batch): return {}\n    class Params(Method.Params): a: int", "give the knob 'a' a default"),
+        (
+            "def losses(self, batch): return {}\n    def phases(self): return (Phase('a'), Phase('b'))",
+            "shares of the method's phases must add up to 1",
+        ),
+        (
+            "def losses(self, batch): return {}\n    def predict(self, tokens): return torch.full((len(tokens),), 99)",
+            "must predict a row from 0 to 5",
+        ),
+    ],
+)
+def test_mistakes_of_an_own_method_are_told_in_one_sentence(short_run, tmp_path, body, said):
+    head = "import torch\nfrom pydantic import BaseModel\nfrom methods.base import Method, Phase\n"
+    (tmp_path / "mine.py").write_text(f"{head}class Mine(Method):\n    {body}\n")
+    with pytest.raises(UsageError, match=said):
+        short_run(method=f"{tmp_path / 'mine.py'}:Mine")
+
+
+def test_default_phase_takes_a_whole_batch_of_the_session():
+    assert Phase() == Phase(share=1.0, novel=1.0, memory=0.0, pool="session")
