@@ -74,7 +74,7 @@ def unbroken(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", [*METHODS, TWO_PHASES])
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     cuts=st.lists(st.tuples(st.sampled_from(["step", "write"]), st.integers(0, 40)), min_size=1, max_size=4),
     every_step=st.booleans(),
