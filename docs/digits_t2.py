@@ -35,6 +35,7 @@ CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "FEA without contrast (L_cl)": ("fea", {"contrastive": False}),
     "FEA without CSS": ("fea", {"css": False}),
     "FEA without BAP": ("fea", {"bap": False}),
+    "FEA with a weaker D_g (0.3)": ("fea", {"epsilon": 0.3}),
 }
 LITERAL = "FEA to the letter (fea-literal)"
 
