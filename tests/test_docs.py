@@ -28,9 +28,10 @@ def test_generated_pages_follow_from_their_sources(script, tmp_path):
         target = copy / folder
         target.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-r", str(ROOT / folder), str(target)], check=True)
+    subprocess.run(["cp", str(ROOT / "README.md"), str(copy)], check=True)
     subprocess.run([sys.executable, str(copy / "docs" / script)], check=True, cwd=tmp_path)
-    for page in (ROOT / "docs").glob("*.md"):
-        assert (copy / "docs" / page.name).read_text() == page.read_text(), page.name
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        assert (copy / page.relative_to(ROOT)).read_text() == page.read_text(), page.name
 
 
 def test_links_between_pages_lead_somewhere():
