@@ -115,7 +115,8 @@ def restore(model: nn.Module, state: dict[str, Tensor]) -> None:
     for name, saved in state.items():
         if name not in parameters:
             owner, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(owner), leaf, saved.to(expected[name].device))
+            # a copy, because matrix kernels give other last bits for memory that is not aligned as torch aligns its own
+            setattr(model.get_submodule(owner), leaf, saved.to(expected[name].device, copy=True))
         elif parameters[name].shape == saved.shape:
             parameters[name].copy_(saved)
         else:
