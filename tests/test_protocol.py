@@ -133,11 +133,11 @@ def test_protocols_are_frozen():
 
 
 def test_settings_go_where_they_belong():
-    settings = dict(map(parse_setting, ["omega=1", "budget.lr=1e-3", "shared.tau_c=1", "css=false"]))
+    settings = dict(map(parse_setting, ["omega=1", "budget.lr=2e-2", "shared.tau_c=1", "css=false"]))
     request = ask("fea", settings=settings)
     assert (request.params.omega, request.params.css) == (1.0, False)
-    assert (request.budget.lr, request.shared.tau_c) == (0.001, 1.0)
-    assert request.changed == {"omega": 1.0, "css": False, "budget.lr": 0.001, "shared.tau_c": 1.0}
+    assert (request.budget.lr, request.shared.tau_c) == (0.02, 1.0)
+    assert request.changed == {"omega": 1.0, "css": False, "budget.lr": 0.02, "shared.tau_c": 1.0}
     assert by_part({"a": 1}) == {"params": {"a": 1}, "budget": {}, "shared": {}}
 
 
