@@ -7,7 +7,7 @@ import json
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,6 +37,8 @@ class Progress:
     """Steps of that phase that are done."""
     logs: list[dict[str, list[float | None]]] = field(default_factory=list)
     """For each phase of the session so far: terms by epoch."""
+    figures: list[dict[str, list[float | None]]] = field(default_factory=list)
+    """Likewise the method's diagnostic figures."""
     sums: dict[str, list[float]] = field(default_factory=dict)
     """Sum and number of values of each term in the epoch under way."""
     seconds: float = 0.0
@@ -48,7 +50,13 @@ class Progress:
     def enter(self, session: int) -> None:
         """Go on to a session; what counts for the whole run stays."""
         self.session, self.ended, self.phase, self.step = session, False, -1, 0
-        self.logs, self.sums, self.seconds = [], {}, 0.0
+        self.logs, self.figures, self.sums, self.seconds = [], [], {}, 0.0
+
+
+class Stateful(Protocol):
+    """Whatever has tensors to save."""
+
+    def state_dict(self) -> dict[str, Any]: ...
 
 
 class Checkpoint:
@@ -63,7 +71,7 @@ class Checkpoint:
         age = time.monotonic() - self.saved_at
         return age >= (SECONDS_BETWEEN_EPOCH_SAVES if epoch_ended else SECONDS_BETWEEN_SAVES)
 
-    def save(self, progress: Progress, model: nn.Module, momentum: dict[str, Tensor]) -> None:
+    def save(self, progress: Progress, model: Stateful, momentum: dict[str, Tensor]) -> None:
         question = (
             self.question if isinstance(self.question, dict) else self.question.model_dump(mode="json", by_alias=True)
         )
@@ -111,7 +119,7 @@ def restore(model: nn.Module, state: dict[str, Tensor]) -> None:
     expected, parameters = model.state_dict(), dict(model.named_parameters())
     if expected.keys() != state.keys():
         odd = min(expected.keys() ^ state.keys())
-        raise UsageError(f"the saved state does not fit the method: '{odd}' must be registered in __init__ or begin")
+        raise UsageError(f"the saved state does not fit the method: '{odd}' must be registered in build or begin")
     for name, saved in state.items():
         if name not in parameters:
             owner, _, leaf = name.rpartition(".")

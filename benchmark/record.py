@@ -62,11 +62,12 @@ def canonical(tree: Any) -> bytes:
 
 
 class PhaseLog(Spec):
-    """Mean of every loss term, epoch by epoch; null for epochs in which a term was absent."""
+    """By epoch: the mean of every loss term, and what the method says of itself; null where one was absent."""
 
     name: str
     epochs: int
     terms: dict[str, list[float | None]]
+    diagnostics: dict[str, list[float | None]] = Field({})
 
 
 class SessionResult(Spec):
@@ -189,6 +190,10 @@ class RunRecord(Spec):
                     "empty_rows": int((table[:, :new].sum(axis=0) == 0).sum()),
                     "train_share_on_new_rows": float(seen[:, known:].sum() / max(1, seen.sum())),
                     "test_share_on_new_rows": float(table[:, :new].sum() / max(1, table.sum())),
+                    "last_epoch": {
+                        phase.name: {name: values[-1] for name, values in phase.diagnostics.items()}
+                        for phase in session.phases
+                    },
                 }
             )
         summary = {

@@ -34,15 +34,17 @@ class Setting:
     def seed(self) -> int:
         return self.request.question.seed
 
-    def session(self, number: int) -> Unlabelled | Labelled:
-        """A session as methods see it. Only session 0 is built with labels."""
+    def session(self, number: int, exemplars: Tensor | None = None) -> Unlabelled | Labelled:
+        """A session as methods see it. Only session 0 is built with labels; exemplars are ids that may be recalled."""
         known, new = self.stream.known(number), self.stream.new(number)
         ids = self.stream.ids(number)
-        read_clean = CleanReader(self.source, ids, self.position(ids), self.device)
+        readable = ids if exemplars is None else torch.cat([ids, exemplars.cpu()])
+        positions = dict(zip(readable.tolist(), self.position(readable).tolist(), strict=True))
+        reader = CleanReader(self.source, positions, len(ids), self.device)
         if number == 0:
             labels = torch.from_numpy(self.stream.hidden[ids.numpy()]).to(self.device)
-            return Labelled(number, known, new, read_clean, labels)
-        return Unlabelled(number, known, new, read_clean)
+            return Labelled(number, known, new, reader, labels)
+        return Unlabelled(number, known, new, reader)
 
     def position(self, ids: Tensor) -> Tensor:
         return torch.from_numpy(self.stream.position[ids.cpu().numpy()])

@@ -4,8 +4,9 @@
 nothing about their classes. Hidden labels and test images live in `Stream`, which only the engine holds.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol as Interface
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,16 @@ class Clean:
     tokens: Tokens
 
 
+class Reader(Interface):
+    """Reads images of a session in the clean view, as long as the session lasts."""
+
+    def clean(self) -> Iterator[Clean]: ...
+
+    def recall(self, index: Tensor) -> Iterator[Clean]: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Unlabelled:
     """A discovery session as a method sees it."""
@@ -53,7 +64,7 @@ class Unlabelled:
     number: int
     known: int
     new: int
-    read_clean: Callable[[], Iterator[Clean]] = field(repr=False)
+    reader: Reader = field(repr=False)
 
     @property
     def total(self) -> int:
@@ -65,7 +76,11 @@ class Unlabelled:
 
     def clean(self) -> Iterator[Clean]:
         """All images in a fixed order, some at a time: what `prepare` and `end` may look at."""
-        return self.read_clean()
+        return self.reader.clean()
+
+    def recall(self, index: Tensor) -> Iterator[Clean]:
+        """The images with these ids, in that order: of this session, or exemplars the method came with."""
+        return self.reader.recall(index)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmark.backbone import Trunk, images_to_tokens
+from benchmark.errors import UsageError
 from benchmark.stream import Clean, Tokens
 from benchmark.views import CLEAN, Render
 
@@ -82,15 +83,38 @@ def clean_tokens(source: TokenSource, position: Tensor) -> Tokens:
     return source.get(position, torch.full_like(position, CLEAN))
 
 
-@dataclass(frozen=True)
+@dataclass
 class CleanReader:
-    """Reads the clean view of some images. It is handed to methods, so no label can be reached from it."""
+    """Reads clean images of a session and of the exemplars a method holds; no label can be reached from it.
+
+    Once the session is over it reads nothing more, so that a method cannot keep images by keeping the session.
+    """
 
     source: TokenSource
-    ids: Tensor
-    position: Tensor
+    positions: dict[int, int]
+    """Dataset position by id, the session's own images first."""
+    own: int
     device: torch.device
+    closed: bool = False
 
-    def __call__(self) -> Iterator[Clean]:
-        for ids, position in zip(self.ids.split(CHUNK), self.position.split(CHUNK), strict=True):
-            yield Clean(ids.to(self.device), clean_tokens(self.source, position))
+    def clean(self) -> Iterator[Clean]:
+        return self._read(torch.tensor([*self.positions][: self.own], dtype=torch.long))
+
+    def recall(self, index: Tensor) -> Iterator[Clean]:
+        wanted = index.cpu()
+        strange = [number for number in wanted.tolist() if number not in self.positions]
+        if strange:
+            raise UsageError(
+                f"the method asks for image {strange[0]}, which is neither of this session nor in its memory"
+            )
+        return self._read(wanted)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _read(self, ids: Tensor) -> Iterator[Clean]:
+        for part in ids.split(CHUNK):
+            if self.closed:
+                raise UsageError("the method reads images of a session that is over: keep some of them as its memory")
+            position = torch.tensor([self.positions[number] for number in part.tolist()], dtype=torch.long)
+            yield Clean(part.to(self.device), clean_tokens(self.source, position))

@@ -3,17 +3,18 @@
 A method is built with the trained last block and the base head. It never sees a file, an optimiser, a device, a test
 image or a hidden label. The engine calls, for every session t = 1, 2, ...:
 
-    for each phase:  begin (sizes only) -> prepare (may read clean images) -> losses (once a step)
+    for each phase:  begin (sizes only) -> prepare (may read clean images) -> losses (once a step), diagnose (an epoch)
     then             end (may read clean images)
 
-and `predict` whenever it wants to know. Session 0 is trained by the engine; a method meets it in `end` alone, with
-labels. What must outlive an interruption goes into parameters and buffers: a resumed run is built anew, `begin` is
-called for every phase up to now, and the saved tensors are put back; so register them in `__init__` or `begin`. Draw
-random numbers with torch's default generator: the engine seeds it before every call from (seed, purpose, session,
-phase, step).
+and `predict` whenever it wants to know; all but `losses` run without gradients. Session 0 is trained by the engine; a
+method meets it in `end` alone, with labels. What must outlive an interruption goes into parameters and buffers: a
+resumed run is built anew, `begin` is called for every phase up to now, and the saved tensors are put back; so register
+them in `build` or `begin`. Draw random numbers with torch's default generator: the engine seeds it before every call
+from (seed, purpose, session, phase, step).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -59,12 +60,20 @@ class Method(nn.Module, ABC):
     def __init__(self, block: nn.Module, head: CosineHead, params: Any, projector: tuple[int, ...]) -> None:
         super().__init__()
         self.block, self.head, self.params, self.projector_sizes = block, head, params, projector
+        self.width = head.weight.shape[1]
+        self.new_rows = slice(0, head.rows)
+        """The rows of the session under way."""
+        self.build()
+
+    def build(self) -> None:
+        """Modules and buffers that are there from the start."""
 
     def phases(self) -> tuple[Phase, ...]:
         return (Phase(),)
 
     def begin(self, session: Unlabelled, phase: Phase) -> None:  # noqa: ARG002 - for methods with several phases
         """Build modules for a phase from sizes alone; here: the head gets the session's rows, once."""
+        self.new_rows = session.new_rows
         if self.head.rows < session.total:
             self.head.grow(session.total - self.head.rows)
 
@@ -75,6 +84,13 @@ class Method(nn.Module, ABC):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The weighted terms of the loss by name; a term that is switched off is absent."""
 
+    def diagnose(self, batch: Batch) -> dict[str, Tensor]:
+        """Figures to trust the method by, of the last batch of every epoch: logged, never descended on."""
+        rows = self.predict(batch.a)
+        filled = rows[rows >= self.new_rows.start]
+        empty = self.new_rows.stop - self.new_rows.start - len(filled.unique())
+        return {"share_on_new_rows": torch.tensor(len(filled) / len(rows)), "empty_rows": torch.tensor(empty)}
+
     def end(self, session: Unlabelled | Labelled) -> None:
         """Distil what must outlive the session; session 0 comes with labels."""
 
@@ -83,7 +99,14 @@ class Method(nn.Module, ABC):
         """Features of all the session's images in the clean view, in the order of `session.clean()`."""
         return torch.cat([self.block(part.tokens) for part in session.clean()])
 
-    @torch.no_grad()
+    @staticmethod
+    def believed_rows(session: Unlabelled, h: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        """Rows of a session's images: by label in session 0, else the best of the new rows.
+
+        `score` gives a column for each new row: all images are novel, so the old rows do not compete.
+        """
+        return session.labels if isinstance(session, Labelled) else session.known + score(h).argmax(dim=1)
+
     def predict(self, tokens: Any) -> Tensor:
         """Output rows, without being told the session."""
         return self.head(self.block(tokens)).argmax(dim=1)
@@ -93,6 +116,6 @@ class Method(nn.Module, ABC):
         nothing = torch.zeros(0, dtype=torch.long)
         return nothing, nothing
 
-    def stored_per_class(self) -> str:
-        """What is kept of a class once its images are gone, for the tables."""
-        return "nothing"
+    def stored_numbers(self) -> int:
+        """How many numbers are kept of all classes so far, exemplars aside, for the tables."""
+        return 0

@@ -7,17 +7,16 @@ Deviations: every reading the paper leaves open is listed with its reason in doc
 protocols/params/fea-literal.yaml.
 """
 
-import copy
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.stream import Batch, Labelled, Unlabelled
 from methods import losses as L
 from methods.base import Method, Phase, knob
-from methods.heads import CosineHead, Projector
+from methods.heads import Projector, frozen
 from methods.memory import Prototypes
 
 WARM_UP = 30 / 200
@@ -50,16 +49,12 @@ class FEA(Method):
 
     params: Params
 
-    def __init__(self, block: nn.Module, head: CosineHead, params: Params, projector: tuple[int, ...]) -> None:
-        super().__init__(block, head, params, projector)
-        self.width = head.weight.shape[1]
+    def build(self) -> None:
         self.prototypes = Prototypes(self.width)
-        self.new_rows = slice(0, head.rows)
 
     def begin(self, session: Unlabelled, phase: Phase) -> None:
         super().begin(session, phase)
-        self.new_rows = session.new_rows
-        self.teacher = copy.deepcopy(self.block).requires_grad_(False)
+        self.teacher = frozen(self.block)
         if session.number == 1 or not self.params.keep_projectors:
             # two projectors: g also receives stored prototypes, q does not (A16)
             self.q = Projector(self.width, self.projector_sizes) if self.params.contrastive else None
@@ -120,14 +115,13 @@ class FEA(Method):
             )
         return terms
 
-    @torch.no_grad()
     def end(self, session: Unlabelled | Labelled) -> None:
         h = self.clean_features(session)
-        if isinstance(session, Labelled):
-            rows = session.labels
-        else:  # all images are novel, so the old rows do not compete (A22)
-            rows = session.known + self.head(h)[:, session.new_rows].argmax(dim=1)
-        self.prototypes.add(h, rows)
+        self.prototypes.add(h, self.believed_rows(session, h, lambda h: self.head(h)[:, session.new_rows]))
 
-    def stored_per_class(self) -> str:
-        return f"2 x {self.width} numbers"
+    def diagnose(self, batch: Batch) -> dict[str, Tensor]:
+        moved = L.relative_distance(self.block(batch.a), self.teacher(batch.a))
+        return super().diagnose(batch) | {"distance_to_teacher": moved}
+
+    def stored_numbers(self) -> int:
+        return self.prototypes.numbers

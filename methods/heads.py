@@ -1,4 +1,6 @@
-"""Classifiers and projectors that methods share."""
+"""Classifiers, projectors and frozen copies that methods share."""
+
+import copy
 
 import torch
 from torch import Tensor, nn
@@ -45,3 +47,8 @@ class Projector(nn.Sequential):
             nn.init.zeros_(linear.bias)
             layers += [linear, nn.GELU()]
         super().__init__(*layers[:-1])
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    """A copy that no optimiser will touch: a teacher."""
+    return copy.deepcopy(module).requires_grad_(False)

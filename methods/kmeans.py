@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans as Clustering
 from threadpoolctl import threadpool_limits
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.stream import Batch, Labelled, Unlabelled
 from methods.base import Method, Phase, knob
-from methods.heads import CosineHead
 
 
 class KMeans(Method):
@@ -28,9 +27,8 @@ class KMeans(Method):
     params: Params
     mean: Tensor
 
-    def __init__(self, block: nn.Module, head: CosineHead, params: Params, projector: tuple[int, ...]) -> None:
-        super().__init__(block, head, params, projector)
-        self.register_buffer("mean", torch.zeros(0, head.weight.shape[1]))
+    def build(self) -> None:
+        self.register_buffer("mean", torch.zeros(0, self.width))
 
     def phases(self) -> tuple[Phase, ...]:
         return ()
@@ -38,7 +36,6 @@ class KMeans(Method):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         raise NotImplementedError("k-means trains nothing")
 
-    @torch.no_grad()
     def end(self, session: Unlabelled | Labelled) -> None:
         h = F.normalize(self.clean_features(session), dim=1)
         rows = session.labels if isinstance(session, Labelled) else self.cluster(h, session.new)
@@ -54,10 +51,9 @@ class KMeans(Method):
             )
         return torch.from_numpy(found.astype(np.int64)).to(h.device)
 
-    @torch.no_grad()
     def predict(self, tokens: Any) -> Tensor:
         h = F.normalize(self.block(tokens), dim=1)
         return torch.cdist(h, self.mean).argmin(dim=1)
 
-    def stored_per_class(self) -> str:
-        return f"{self.mean.shape[1]} numbers"
+    def stored_numbers(self) -> int:
+        return self.mean.numel()

@@ -8,12 +8,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Distillation = Literal["none", "sq_l2", "mean_sq", "l2", "cosine", "frost"]
+TINY = 1e-7
+"""Keeps the logarithm of a probability finite (code:autonovel)."""
 
 
 def warm_up(epoch: int, epochs: int, share: float) -> float:
     """0 at the first epoch, rising in a line to 1 at `share` of all epochs, 1 from there on."""
     inflection = share * epochs
     return 1.0 if inflection == 0 else min(epoch / inflection, 1.0)
+
+
+def ramp_up(epoch: int, epochs: int, share: float) -> float:
+    """exp(-5 (1 - e/L)²): from 0.0067 at the first epoch to 1 at L = `share` of all epochs, the last one at latest."""
+    length = min(share * epochs, epochs - 1)
+    return 1.0 if length <= 0 else math.exp(-5 * (1 - min(epoch / length, 1.0)) ** 2)
 
 
 def target_temperature(epoch: int, epochs: int, first: float, last: float, share: float) -> float:
@@ -70,6 +78,44 @@ def guide_to_novel(logits: Tensor, new_rows: slice) -> Tensor:
     return -math.log(len(log_mean)) - log_mean.mean()
 
 
+def same_ranking(h: Tensor, top: int, *, standardize: bool = False) -> Tensor:
+    """Ranking statistics: which pairs of images (B x B) have the same `top` largest dimensions, in any order.
+
+    Signed values are ranked, as FRoST's authors do on a transformer. `standardize` first gives every dimension the same
+    mean and deviation in the batch, for backbones in which a few dimensions always come first.
+    """
+    h = h.detach()
+    if standardize:
+        h = (h - h.mean(dim=0)) / h.std(dim=0).clamp(min=1e-8)
+    best = h.topk(top, dim=1).indices.sort(dim=1).values
+    return (best[:, None] == best[None, :]).all(dim=2)
+
+
+def pairwise_agreement(p_a: Tensor, p_b: Tensor, same: Tensor) -> Tensor:
+    """Binary cross-entropy between `same` (B x B) and the chance that view a of i and view b of j share a class.
+
+    An image and itself count as a pair. Gradients flow through both views.
+    """
+    together = p_a @ p_b.T
+    apart = (1 - together).clamp(min=0)  # rounding can lift a sum of probabilities above 1
+    return -torch.where(same, (together + TINY).log(), (apart + TINY).log()).mean()
+
+
+def consistency(p_a: Tensor, p_b: Tensor) -> Tensor:
+    """Mean over images and classes of the squared difference between two views' predictions."""
+    return (p_a - p_b).square().mean()
+
+
+def supervised_contrast(z_a: Tensor, z_b: Tensor, rows: Tensor, temperature: float) -> Tensor:
+    """Every view of every image should be close to all other views of its class: mean over those, then over views."""
+    z = F.normalize(torch.cat([z_a, z_b]), dim=1)
+    rows = torch.cat([rows, rows])
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    log_share = F.log_softmax((z @ z.T / temperature).masked_fill(itself, -math.inf), dim=1)
+    positive = (rows[:, None] == rows[None, :]) & ~itself
+    return -(log_share.masked_fill(~positive, 0).sum(dim=1) / positive.sum(dim=1)).mean()
+
+
 def centroid_similarity(
     cosine_a: Tensor, cosine_b: Tensor, *, include_self: bool = True, symmetric: bool = False
 ) -> Tensor:
@@ -108,3 +154,14 @@ def feature_distillation(h: Tensor, old: Tensor, form: Distillation) -> Tensor:
             return torch.linalg.vector_norm(h / torch.linalg.vector_norm(h) - old / torch.linalg.vector_norm(old))
         case "none":
             return h.new_zeros(())
+
+
+def positive_share(same: Tensor) -> Tensor:
+    """For diagnosis: share of pairs of different images that ranking statistics call the same class."""
+    count = len(same)
+    return (same.sum() - count) / max(1, count * (count - 1))
+
+
+def relative_distance(h: Tensor, old: Tensor) -> Tensor:
+    """For diagnosis: how far features moved, against their length."""
+    return (torch.linalg.vector_norm(h - old, dim=1) / torch.linalg.vector_norm(old, dim=1)).mean()

@@ -1,7 +1,11 @@
-"""What is remembered of a class once its images are gone."""
+"""What is remembered of a class once its images are gone: statistics of its features, or a few of the images."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+NEIGHBOUR_CHUNK = 1024
+"""Images whose distances to all others are held at once: a session's whole table would not fit."""
 
 
 class Prototypes(nn.Module):
@@ -17,18 +21,25 @@ class Prototypes(nn.Module):
         self.register_buffer("mean", torch.zeros(0, width))
         self.register_buffer("deviation", torch.zeros(0, width))
 
+    @property
+    def numbers(self) -> int:
+        return self.mean.numel() + self.deviation.numel()
+
     @torch.no_grad()
-    def add(self, h: Tensor, rows: Tensor) -> None:
+    def add(self, h: Tensor, rows: Tensor, *, unbiased: bool = False, floor: float = 0.0) -> None:
         """Store the classes that occur in `rows`.
 
-        Deviations are biased (divided by n), as the paper prints them. A class of one image has none of its own and
-        takes the average of the others that arrive with it.
+        Variances are divided by n, as FEA's paper prints them, or by n - 1 if `unbiased`, and raised by `floor`. A
+        class of one image has no deviation of its own and takes the average of the others that arrive with it, unless
+        there is a floor.
         """
         present, counts = rows.unique(return_counts=True)
-        means = torch.stack([h[rows == row].mean(dim=0) for row in present])
-        deviations = torch.stack([h[rows == row].std(dim=0, correction=0) for row in present])
+        members = [h[rows == row] for row in present]
+        means = torch.stack([own.mean(dim=0) for own in members])
+        variances = torch.stack([own.var(dim=0, correction=int(unbiased and len(own) > 1)) for own in members])
+        deviations = (variances + floor).sqrt()
         alone = counts == 1
-        if alone.any() and not alone.all():
+        if floor == 0 and alone.any() and not alone.all():
             deviations[alone] = deviations[~alone].mean(dim=0)
         self.row = torch.cat([self.row.to(present), present])
         self.mean = torch.cat([self.mean.to(means), means])
@@ -40,3 +51,68 @@ class Prototypes(nn.Module):
         noise = torch.randn(each, *self.mean.shape).to(self.mean)
         features = self.mean + deviation * noise
         return features.flatten(0, 1), self.row.repeat(each)
+
+
+class Exemplars(nn.Module):
+    """Ids of a few images of every class, chosen by herding, with the row each was stored under; never re-chosen."""
+
+    index: Tensor
+    row: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("index", torch.zeros(0, dtype=torch.long))
+        self.register_buffer("row", torch.zeros(0, dtype=torch.long))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def take(self, other: "Exemplars") -> None:
+        """Take over all of another's images; it is empty afterwards."""
+        self.index, self.row = torch.cat([self.index, other.index]), torch.cat([self.row, other.row])
+        other.index, other.row = other.index[:0], other.row[:0]
+
+    @torch.no_grad()
+    def add(self, index: Tensor, h: Tensor, rows: Tensor, each: int, dense: Tensor | None = None) -> None:
+        """Choose up to `each` images of every class that occurs in `rows`, among the `dense` ones where it has any."""
+        for row in rows.unique():
+            members = torch.nonzero(rows == row).squeeze(1)
+            if dense is not None and dense[members].any():
+                members = members[dense[members]]
+            members = members[index[members].argsort()]
+            chosen = members[herd(h[members], each)]
+            self.index = torch.cat([self.index.to(chosen), index[chosen]])
+            self.row = torch.cat([self.row.to(chosen), rows[chosen]])
+
+
+@torch.no_grad()
+def herd(h: Tensor, count: int) -> Tensor:
+    """Places of `count` images whose running mean stays closest to the mean of all (iCaRL); all if there are fewer.
+
+    Features are normalised, and so is their mean. The first of equally good images is taken. In float64, so that the
+    choice does not hang on the last bits.
+    """
+    points = F.normalize(h.double(), dim=1)
+    target = F.normalize(points.mean(dim=0), dim=0)
+    chosen: list[int] = []
+    total = torch.zeros_like(target)
+    free = torch.ones(len(points), dtype=torch.bool, device=h.device)
+    for size in range(1, min(count, len(points)) + 1):
+        distance = torch.linalg.vector_norm(target - (points + total) / size, dim=1).masked_fill(~free, torch.inf)
+        best = int(torch.nonzero(distance == distance.min())[0])
+        chosen.append(best)
+        total, free[best] = total + points[best], False
+    return torch.tensor(chosen, dtype=torch.long, device=h.device)
+
+
+@torch.no_grad()
+def densest(points: Tensor, neighbours: int, keep: float) -> Tensor:
+    """Marks the share `keep` of points whose distance (cosine) to their n-th nearest neighbour is smallest."""
+    points = F.normalize(points, dim=1)
+    rank = min(neighbours, len(points) - 1)  # a point is its own nearest, at distance 0
+    distance = torch.cat(
+        [(1 - part @ points.T).kthvalue(rank + 1, dim=1).values for part in points.split(NEIGHBOUR_CHUNK)]
+    )
+    marked = torch.zeros(len(points), dtype=torch.bool, device=points.device)
+    marked[distance.argsort(stable=True)[: max(1, round(keep * len(points)))]] = True
+    return marked

@@ -9,12 +9,11 @@ from methods.base import Method, Phase
 
 
 class TwoPhases(Method):
-    def __init__(self, block, head, params, projector) -> None:
-        super().__init__(block, head, params, projector)
-        self.extra = nn.Linear(head.weight.shape[1], 4)
+    def build(self) -> None:
+        self.extra = nn.Linear(self.width, 4)
         self.register_buffer("kept_id", torch.zeros(0, dtype=torch.long))
         self.register_buffer("kept_row", torch.zeros(0, dtype=torch.long))
-        self.register_buffer("centre", torch.zeros(0, head.weight.shape[1]))
+        self.register_buffer("centre", torch.zeros(0, self.width))
 
     def phases(self) -> tuple[Phase, ...]:
         return (Phase("one", share=0.5), Phase("two", share=0.5, novel=0.5, memory=0.5, pool="session+memory"))

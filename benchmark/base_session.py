@@ -1,0 +1,94 @@
+"""Session 0, trained once for all methods: the same question has the same weights, kept in the cache."""
+
+import hashlib
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import filelock
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmark.backbone import LastBlock
+from benchmark.checkpoint import Checkpoint, Progress, restore
+from benchmark.descent import Course, fit
+from benchmark.errors import InterruptedRunError
+from benchmark.feed import BaseFeed
+from benchmark.files import make_folder
+from benchmark.record import canonical
+from benchmark.setting import Setting
+from benchmark.stream import LabelledBatch
+from methods.heads import CosineHead
+
+
+class BaseLearner(nn.Module):
+    """Session 0: cross-entropy on the labelled base classes."""
+
+    def __init__(self, block: LastBlock, head: CosineHead) -> None:
+        super().__init__()
+        self.block, self.head = block, head
+
+    def losses(self, batch: LabelledBatch) -> dict[str, Tensor]:
+        return {"label": F.cross_entropy(self.head(self.block(batch.tokens)), batch.labels)}
+
+    def diagnose(self, batch: LabelledBatch) -> dict[str, Tensor]:  # noqa: ARG002 - the counts of session 0 tell enough
+        return {}
+
+
+def base_question(setting: Setting) -> dict[str, Any]:
+    """What the base session depends on: nothing of the method, so that all methods start from the same weights."""
+    question, budget = setting.request.question, setting.request.budget
+    return {
+        "schema": 2,
+        "classes": question.protocol["classes"][0],
+        "dataset": setting.dataset.digest,
+        "augmentation": question.protocol["augmentation"],
+        "backbone": question.backbone,
+        "budget": budget.model_dump(include={"base_epochs", "batch", "base_lr", "clip"}),
+        "shared": question.shared,
+        "views": question.views,
+        "seed": question.seed,
+    }
+
+
+def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, bool]:
+    """The trained base model, what was logged of it, and whether it came from the cache.
+
+    Shared by every run that asks the same question of it; whoever comes first trains, the others wait.
+    """
+    question, budget = base_question(setting), setting.request.budget
+    # threads and device decide the last bits: they are no part of any question, but those who share must share them too
+    machine = {"device": setting.device.type, "threads": torch.get_num_threads()}
+    folder = make_folder(cache / "base" / hashlib.sha256(canonical(question | machine)).hexdigest()[:32])
+    setting.seeded("init", 0, 0)
+    head = CosineHead(setting.block.width, setting.stream.new(0), setting.request.shared.tau_c).to(setting.device)
+    learner = BaseLearner(setting.block, head)
+    feed = BaseFeed(setting, budget.batch)
+    save = Checkpoint(folder / "state.safetensors", question)
+    with waiting_lock(folder / "lock", setting):
+        loaded = save.load()
+        progress, momentum = Progress(logs=[{}], figures=[{}]), {}
+        if loaded is not None:
+            restore(learner, loaded.model)
+            progress, momentum = loaded.progress, loaded.momentum
+        cached = loaded is not None and progress.step == budget.base_epochs * feed.steps
+        if not cached:
+            course = Course(
+                "base session", 0, 0, budget.base_epochs, budget.base_lr, budget.clip, setting.request.shared
+            )
+            fit(learner, feed, course, setting, progress, momentum, save)
+    return learner, progress, cached
+
+
+def waiting_lock(path: Path, setting: Setting) -> AbstractContextManager[Any]:
+    """Take a lock, waiting for whoever has it, and still obeying signals; the kernel frees it when its holder dies."""
+    lock, said = filelock.FileLock(path), False
+    while setting.stop.signal is None:
+        try:
+            return lock.acquire(timeout=1 if said else 0)
+        except filelock.Timeout:
+            if not said:
+                setting.display.say("waiting: another run is training the same base session")
+            said = True
+    raise InterruptedRunError(setting.stop.signal)

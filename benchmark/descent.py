@@ -1,0 +1,151 @@
+"""The only optimiser of the suite: `fit` descends on whatever terms a learner returns, and saves as it goes."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.checkpoint import Checkpoint, Progress, Stateful
+from benchmark.errors import DivergedError, InterruptedRunError, UsageError
+from benchmark.feed import Feed
+from benchmark.protocol import Shared
+from benchmark.setting import Setting
+
+
+@dataclass(frozen=True)
+class Course:
+    """One stretch of training with its own optimiser and cosine."""
+
+    title: str
+    session: int
+    phase: int
+    epochs: int
+    lr: float
+    clip: float | None
+    shared: Shared
+
+
+class Learner(Stateful, Protocol):
+    """What can be trained: a method, or the base session's classifier."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+    def train(self) -> Any: ...
+
+    def losses(self, batch: Any) -> dict[str, Tensor]: ...
+
+    def diagnose(self, batch: Any) -> dict[str, Tensor]: ...
+
+
+def learning_rate(lr: float, floor: float, epoch: int, epochs: int) -> float:
+    """Cosine by epoch from `lr` towards `floor * lr`."""
+    return lr * (floor + (1 - floor) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
+
+
+def fit(
+    learner: Learner,
+    feed: Feed,
+    course: Course,
+    setting: Setting,
+    progress: Progress,
+    momentum: dict[str, Tensor],
+    save: Checkpoint,
+) -> None:
+    """Descend on the learner's terms from where `progress` stands to the end of the course.
+
+    One optimiser for all methods: SGD with momentum, a cosine by epoch, no weight decay on biases and other 1-d
+    tensors. Stops at the first loss that is not finite; the last saved state stays.
+    """
+    parameters = {name: p for name, p in learner.named_parameters() if p.requires_grad}
+    shared = course.shared
+    groups = [
+        {"params": [p for p in parameters.values() if p.ndim > 1], "weight_decay": shared.weight_decay},
+        {"params": [p for p in parameters.values() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.SGD([g for g in groups if g["params"]], lr=course.lr, momentum=shared.momentum)
+    for name, buffer in momentum.items():
+        optimiser.state[parameters[name]]["momentum_buffer"] = buffer.to(parameters[name].device, copy=True)
+    total = course.epochs * feed.steps
+    setting.display.start(course.title, total, progress.step)
+    learner.train()
+    clock = time.monotonic()
+
+    def keep() -> None:
+        nonlocal clock
+        progress.seconds += time.monotonic() - clock
+        clock = time.monotonic()
+        if not all(bool(torch.isfinite(p).all()) for p in parameters.values()):
+            raise DivergedError(f"a weight is not finite in {course.title}, after {progress.step} steps")
+        held = {n: optimiser.state[p].get("momentum_buffer") for n, p in parameters.items()}
+        save.save(progress, learner, {n: b for n, b in held.items() if b is not None})
+
+    while progress.step < total:
+        epoch, step = divmod(progress.step, feed.steps)
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(course.lr, shared.lr_floor, epoch, course.epochs)
+        batch = feed.batch(epoch, step)
+        setting.seeded("noise", course.session, course.phase, progress.step)
+        terms = checked_terms(learner.losses(batch))
+        values = dict(zip(terms, torch.stack([*terms.values()]).tolist(), strict=True)) if terms else {}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise DivergedError(f"term '{name}' is {value} in {course.title}, epoch {epoch}, step {step}")
+        if terms:
+            optimiser.zero_grad()
+            torch.stack([*terms.values()]).sum().backward()
+            if course.clip is not None:
+                torch.nn.utils.clip_grad_norm_(parameters.values(), course.clip)
+            optimiser.step()
+        for name, value in values.items():
+            entry = progress.sums.setdefault(name, [0.0, 0])
+            progress.sums[name] = [entry[0] + value, entry[1] + 1]
+        progress.step += 1
+        progress.optimiser_steps += bool(terms)
+        epoch_ended = progress.step % feed.steps == 0
+        if epoch_ended:
+            setting.seeded("diagnose", course.session, course.phase, epoch)
+            with torch.no_grad():
+                log_epoch(progress, epoch, checked_figures(learner.diagnose(batch)))
+        setting.display.step(progress.step)
+        if setting.stop.signal is not None:
+            keep()
+            raise InterruptedRunError(setting.stop.signal)
+        if save.due(epoch_ended=epoch_ended):
+            keep()
+    keep()
+
+
+def checked_terms(terms: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A method's terms, if the engine can descend on them."""
+    if not isinstance(terms, dict):
+        raise UsageError(f"the method's losses must be a dictionary of terms, not {type(terms).__name__}")
+    for name, term in terms.items():
+        if not isinstance(term, Tensor) or term.ndim != 0:
+            raise UsageError(f"the method's term '{name}' must be a tensor with a single number")
+    if terms and not any(term.requires_grad for term in terms.values()):
+        raise UsageError(f"none of the method's terms ({', '.join(terms)}) depends on a trained parameter")
+    return terms
+
+
+def checked_figures(figures: dict[str, Tensor]) -> dict[str, float]:
+    """A method's diagnostic figures as numbers."""
+    try:
+        return {name: float(value) for name, value in figures.items()}
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        raise UsageError("the method's diagnose must return single numbers by name") from None
+
+
+def log_epoch(progress: Progress, epoch: int, figures: dict[str, float]) -> None:
+    """Close an epoch: the mean of every term and the diagnostic figures; none where one was absent or not finite."""
+    means = {name: total / count for name, (total, count) in progress.sums.items()}
+    for log, values in ((progress.logs[-1], means), (progress.figures[-1], figures)):
+        for name, value in values.items():
+            rounded = float(f"{value:.4g}") if math.isfinite(value) else None
+            log.setdefault(name, [None] * epoch).append(rounded)
+        for logged in log.values():
+            logged.extend([None] * (epoch + 1 - len(logged)))
+    progress.sums = {}
