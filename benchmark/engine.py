@@ -111,7 +111,7 @@ def discover(
 @contextmanager
 def memory_checked(method: Method, setting: Setting, session: int) -> Iterator[None]:
     """Whatever a method adds to its memory must be images of the session under way, on rows that exist."""
-    before = method.memory()[0].cpu()
+    before = method.memory()[0].cpu() if session else torch.zeros(0, dtype=torch.long)
     yield
     ids, rows = (part.cpu() for part in method.memory())
     added = ids[~torch.isin(ids, before)]
@@ -230,7 +230,7 @@ def sessions(
     progress.attempts += 1
     last = len(setting.stream.sessions) - 1
     for number in range(progress.session + progress.ended, last + 1):
-        session = setting.session(number, method.memory()[0])
+        session = setting.session(number, method.memory()[0] if number else None)
         if number != progress.session:
             progress.enter(number)
         if number > 0:

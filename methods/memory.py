@@ -36,10 +36,11 @@ class Prototypes(nn.Module):
         present, counts = rows.unique(return_counts=True)
         members = [h[rows == row] for row in present]
         means = torch.stack([own.mean(dim=0) for own in members])
-        variances = torch.stack([own.var(dim=0, correction=int(unbiased and len(own) > 1)) for own in members])
-        deviations = (variances + floor).sqrt()
+        deviations = torch.stack([own.std(dim=0, correction=int(unbiased and len(own) > 1)) for own in members])
         alone = counts == 1
-        if floor == 0 and alone.any() and not alone.all():
+        if floor > 0:
+            deviations = (deviations.square() + floor).sqrt()
+        elif alone.any() and not alone.all():
             deviations[alone] = deviations[~alone].mean(dim=0)
         self.row = torch.cat([self.row.to(present), present])
         self.mean = torch.cat([self.mean.to(means), means])

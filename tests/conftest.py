@@ -6,7 +6,8 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import torch
 
 import benchmark
 import methods
+from benchmark.engine import begin
+from benchmark.feed import NovelFeed
 from benchmark.progress import Display, Stop
 from benchmark.record import RunRecord
 from benchmark.request import Request, ask
 from benchmark.setting import Setting, open_setting
+from methods.base import Method
+from methods.heads import CosineHead
 
 SHORT = {"budget.base_epochs": 1, "budget.novel_epochs": 4, "budget.lr": 0.02}
 METHODS = sorted(methods.entries())
@@ -51,6 +56,42 @@ def opened_once() -> Setting:
 def fresh_setting(request: Request) -> Setting:
     """Everything a run works with, with a block of its own."""
     return dataclasses.replace(opened_once(), request=request, block=copy.deepcopy(opened_once().block))
+
+
+class PowerCut(BaseException):
+    """Stops a run where it stands, as if the process had died."""
+
+
+def opened(method: str, **settings: Any) -> tuple[Method, Setting]:
+    """A method at the end of session 0 of digits-t2, with the base head of an untrained base session."""
+    request = ask(method, settings=settings, views=2)
+    world = fresh_setting(request)
+    torch.manual_seed(0)
+    head = CosineHead(world.block.width, world.stream.new(0), request.shared.tau_c)
+    built = request.method.cls(world.block, head, request.params, request.backbone.projector)
+    with torch.no_grad():
+        built.end(world.session(0))
+    return built, world
+
+
+def started_phases(built: Method, world: Setting) -> Iterator[NovelFeed]:
+    """The feed of every phase of session 1, once the phase has begun."""
+    session = world.session(1, built.memory()[0])
+    for number, phase in enumerate(built.phases()):
+        begin(built, world, session, number)
+        with torch.no_grad():
+            built.prepare(session, phase)
+        yield NovelFeed(world, 1, number, phase, 200, built.memory())
+
+
+def start(name: str, phase: int = 0, **settings: Any) -> tuple[Any, NovelFeed]:
+    """A method in a phase of session 1, a little away from its teacher, where distillation has no gradient."""
+    built, world = opened(name, **settings)
+    feed = next(islice(started_phases(built, world), phase, None))
+    with torch.no_grad():
+        for parameter in built.block.block.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    return built, feed
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def test_ci_runs_exactly_the_command_of_the_readme():
     assert [line.split()[0] for line in script if line and not line.startswith("#")] == ["set", "cd", "python3"]
 
 
-@pytest.mark.parametrize("script", ["digits_t2.py", "fea_choices.py", "params_table.py"])
+@pytest.mark.parametrize("script", ["digits_t2.py", "choices.py", "params_table.py"])
 def test_generated_pages_follow_from_their_sources(script, tmp_path):
     """The script changes nothing in a copy of docs/ and results/."""
     copy = tmp_path / "copy"

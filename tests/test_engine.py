@@ -8,7 +8,7 @@ from conftest import fresh_setting
 from torch import nn
 
 from benchmark.checkpoint import Checkpoint, Progress
-from benchmark.engine import Course, fit, learning_rate
+from benchmark.descent import Course, fit, learning_rate
 from benchmark.errors import UsageError
 from benchmark.protocol import Shared
 from benchmark.request import ask
@@ -22,6 +22,9 @@ class Toy(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.tensor([[1.0, -2.0], [0.5, 3.0]]))
         self.bias = nn.Parameter(torch.tensor([0.3, -0.7]))
+
+    def diagnose(self, batch):
+        return {"size": self.weight.abs().sum(), "odd": torch.tensor(math.nan)}
 
     def losses(self, batch):
         return {"a": (self.weight * batch).sum(), "b": (self.bias**2).sum() * 3}
@@ -40,7 +43,7 @@ def test_descent_equals_sgd_written_by_hand(tmp_path, clip):
     shared = Shared(weight_decay=0.1, momentum=0.8, lr_floor=0.01)
     toy, epochs, lr = Toy(), 3, 0.05
     weight, bias = toy.weight.detach().clone().double(), toy.bias.detach().clone().double()
-    progress = Progress(logs=[{}])
+    progress = Progress(logs=[{}], figures=[{}])
     course = Course("toy", 1, 0, epochs, lr, clip, shared)
     save = Checkpoint(tmp_path / "state", {"toy": 1})
     fit(toy, Batches(), course, fresh_setting(ask("fea", views=2)), progress, {}, save)
@@ -63,6 +66,8 @@ def test_descent_equals_sgd_written_by_hand(tmp_path, clip):
     assert torch.allclose(toy.weight.double(), weight, atol=1e-5)
     assert torch.allclose(toy.bias.double(), bias, atol=1e-5)
     assert progress.logs[0]["a"] == pytest.approx(logged, rel=1e-3)
+    assert progress.figures[0]["size"][-1] == pytest.approx(float(weight.abs().sum()), rel=1e-3)
+    assert progress.figures[0]["odd"] == [None] * epochs
     assert (progress.step, progress.optimiser_steps) == (6, 6)
 
 
@@ -92,6 +97,28 @@ def test_cosine_ends_near_its_floor():
         (
             "def losses(self, batch): return {}\n    def predict(self, tokens): return torch.full((len(tokens),), 99)",
             "must predict a row from 0 to 5",
+        ),
+        (
+            "def losses(self, batch): return {'x': self.block(batch.a).sum()}\n"
+            "    def diagnose(self, batch): return {'x': torch.ones(3)}",
+            "diagnose must return single numbers",
+        ),
+        (
+            "def losses(self, batch): return {}\n    def memory(self): return torch.tensor([1200]), torch.tensor([0])",
+            "images that are not of session 0",
+        ),
+        (
+            "def losses(self, batch): return {}\n    def memory(self): return torch.tensor([3]), torch.tensor([7])",
+            "a row that exists",
+        ),
+        (
+            "def losses(self, batch): return {}\n    def end(self, s): list(s.recall(torch.tensor([1300])))",
+            "asks for image 1300: neither of this session nor in its memory",
+        ),
+        (
+            "def losses(self, batch): return {}\n    def end(self, s):\n"
+            "        list(self.before.clean() if hasattr(self, 'before') else ())\n        self.before = s",
+            "a session that is over",
         ),
     ],
 )

@@ -5,24 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import fresh_setting
-from test_honesty import opened
+from conftest import fresh_setting, opened, start
 from test_losses import slow_contrast
 
 from benchmark.engine import begin
-from benchmark.feed import NovelFeed
 from benchmark.request import ask, load_params
-from methods.memory import Prototypes
 
 
 def started(**settings):
-    method, world = opened("fea", **settings)
-    begin(method, world, world.session(1), 0)
-    feed = NovelFeed(world, 1, 0, method.phases()[0], 200, method.memory())
-    with torch.no_grad():  # away from the teacher, where distillation has no gradient
-        for parameter in method.block.block.parameters():
-            parameter.add_(0.01 * torch.randn_like(parameter))
-    return method, feed
+    return start("fea", **settings)
 
 
 def reached(term, method):
@@ -99,24 +90,6 @@ def test_literal_set_is_the_paper_to_the_letter():
     assert (literal.epsilon, literal.lambda_fd, literal.fd, literal.omega) == (0.1, 0.01, "sq_l2", 2.0)
     assert (literal.ce_rows, literal.ce_warmup, literal.ce_mode) == ("all", 0.0, "simgcd")
     assert load_params("fea-literal", "fea").method == "fea"
-
-
-def test_prototypes_have_biased_deviations_and_lonely_classes_borrow_one():
-    memory = Prototypes(2)
-    memory.add(torch.tensor([[0.0, 0.0], [2.0, 4.0], [9.0, 9.0]]), torch.tensor([0, 0, 2]))
-    assert memory.row.tolist() == [0, 2]
-    assert memory.mean.tolist() == [[1, 2], [9, 9]]
-    assert memory.deviation.tolist() == [[1, 2], [1, 2]]
-
-
-def test_pseudo_features_have_the_stored_mean_and_deviation():
-    torch.manual_seed(0)
-    memory = Prototypes(3)
-    memory.add(torch.randn(500, 3) * torch.tensor([1.0, 2.0, 3.0]) + 5, torch.arange(500) % 2)
-    features, rows = memory.draw(20_000)
-    assert rows.bincount().tolist() == [20_000, 20_000]
-    assert torch.allclose(features[rows == 1].mean(0), memory.mean[1], atol=0.1)
-    assert torch.allclose(features[rows == 1].std(0), memory.deviation[1], atol=0.1)
 
 
 def spec_terms(method, batch, pseudo, rows):

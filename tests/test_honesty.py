@@ -6,19 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import METHODS, SHORT, fresh_setting
+from conftest import METHODS, SHORT, PowerCut, opened, started_phases
 from safetensors.torch import load_file
 from torch import Tensor
 
 import benchmark
+import methods
+from benchmark import engine
 from benchmark import setting as setting_module
 from benchmark.data import Split, digits
-from benchmark.engine import begin, kept_folder, learning_rate
+from benchmark.descent import learning_rate
+from benchmark.engine import begin, kept_folder
+from benchmark.errors import UsageError
 from benchmark.feed import NovelFeed
 from benchmark.record import record_path
 from benchmark.request import ask
 from benchmark.stream import Batch, Labelled, MemoryBatch, Unlabelled
-from methods.heads import CosineHead
 
 trained = pytest.mark.parametrize("method", METHODS)
 
@@ -149,17 +152,6 @@ def test_callers_random_numbers_and_threads_are_left_alone(short_run):
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
 
 
-def opened(method: str, **settings):
-    """A method at the start of session 1 of digits-t2, with the base head of an untrained base session."""
-    request = ask(method, settings=settings, views=2)
-    world = fresh_setting(request)
-    torch.manual_seed(0)
-    head = CosineHead(world.block.width, world.stream.new(0), request.shared.tau_c)
-    built = request.method.cls(world.block, head, request.params, request.backbone.projector)
-    built.end(world.session(0))
-    return built, world
-
-
 @trained
 def test_every_loss_term_pulls_once_all_ramps_are_open(method):
     """Gradient of each weighted term over all trained parameters: more than 1e-4 of the largest.
@@ -168,17 +160,14 @@ def test_every_loss_term_pulls_once_all_ramps_are_open(method):
     in the first step at which every ramp has reached its end, after a few steps of training.
     """
     built, world = opened(method)
-    for number, phase in enumerate(built.phases()):
-        begin(built, world, world.session(1), number)
-        built.prepare(world.session(1), phase)
-        feed = NovelFeed(world, 1, number, phase, 200, built.memory())
+    for feed in started_phases(built, world):
         parameters = [p for p in built.parameters() if p.requires_grad]
         optimiser = torch.optim.SGD(parameters, lr=learning_rate(0.02, 1e-3, 0, 200), momentum=0.9)
         for step in range(4):
             optimiser.zero_grad()
             sum(built.losses(feed.batch(0, step % feed.steps)).values()).backward()
             optimiser.step()
-        terms = built.losses(feed.batch(30, 0))  # the paper's ramps end with epoch 30 of 200
+        terms = built.losses(feed.batch(150, 0))  # the longest ramp ends with epoch 150 of 200
         assert set(terms) == set(built.losses(feed.batch(199, 0)))
         pulls = {}
         for name, term in terms.items():
@@ -195,3 +184,62 @@ def test_growth_keeps_old_rows_bit_for_bit(method):
         begin(built, world, world.session(1), number)
     assert torch.equal(built.head.weight[: len(before)], before)
     assert len(built.head.weight) == len(before) + (world.stream.new(1) if built.phases() else 0)
+
+
+@trained
+def test_what_no_term_may_move_stays_bit_for_bit(method):
+    """Teachers, static branches and the final norm: frozen means that a step leaves every bit alone."""
+    built, world = opened(method)
+    for feed in started_phases(built, world):
+        trained = [p for p in built.parameters() if p.requires_grad]
+        still = {name: p.detach().clone() for name, p in built.named_parameters() if not p.requires_grad}
+        assert {"block.norm.weight", "block.norm.bias"} <= still.keys()
+        optimiser = torch.optim.SGD(trained, lr=0.05, momentum=0.9)
+        for step in range(2):
+            optimiser.zero_grad()
+            sum(built.losses(feed.batch(150, step % feed.steps)).values()).backward()
+            optimiser.step()
+        now = dict(built.named_parameters())
+        assert all(torch.equal(now[name], tensor) and now[name].grad is None for name, tensor in still.items())
+        for name, module in built.named_children():
+            if name != "block" and isinstance(module, type(built.block)):  # a teacher, whatever it is called
+                assert not any(p.requires_grad for p in module.parameters()), name
+
+
+@trained
+def test_a_session_that_is_over_cannot_be_read_again(method, tmp_path, monkeypatch):
+    """Whatever a method keeps of session 0 but its memory is of no use to it: labels without images, closed readers."""
+    kept = []
+    cls = methods.load(method).cls
+
+    def end(self, session, original=cls.end):
+        kept.append(session)
+        return original(self, session)
+
+    monkeypatch.setattr(cls, "end", end)
+    benchmark.run(method, settings=SHORT, views=2, out=tmp_path)
+    assert len(kept) == 3
+    for session in kept:
+        with pytest.raises(UsageError, match="a session that is over"):
+            next(session.clean())
+
+
+@trained
+def test_discovery_meets_base_labels_through_the_model_alone(method, tmp_path, monkeypatch):
+    """Once session 0 has ended its labels are dealt anew: the run goes on to the same weights, bit for bit."""
+    clean = digits()
+    labels = clean.train.labels.copy()
+    labels[labels < 6] = (labels[labels < 6] + np.arange((labels < 6).sum())) % 6
+    poisoned = dataclasses.replace(clean, train=Split(clean.train.images, labels))
+
+    def stop(*_):
+        raise PowerCut
+
+    weights = []
+    for name, dataset in (("a", clean), ("b", poisoned)):
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "announce", stop)
+            with pytest.raises(PowerCut):
+                run_on(clean, tmp_path / name, patch, method)
+        weights.append(run_on(dataset, tmp_path / name, monkeypatch, method)[1])
+    assert same(*weights)

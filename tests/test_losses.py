@@ -131,9 +131,144 @@ def test_distillation_forms_by_hand():
     assert L.feature_distillation(one, two, "frost").item() == pytest.approx(np.linalg.norm(flat))
 
 
+@given(seeds, st.integers(1, 4))
+def test_ranking_equals_sets_compared_one_by_one(seed, top):
+    torch.manual_seed(seed)
+    h = torch.randn(9, 5)
+    sets = [set(np.argsort(-row)[:top].tolist()) for row in h.numpy()]
+    slow = [[one == two for two in sets] for one in sets]
+    assert L.same_ranking(h, top).tolist() == slow
+    share = sum(slow[i][j] for i in range(9) for j in range(9) if i != j) / 72
+    assert L.positive_share(L.same_ranking(h, top)).item() == pytest.approx(share)
+
+
+def test_ranking_by_hand():
+    """Signed values, in any order; standardised, the dimension that is always large no longer decides."""
+    h = torch.tensor([[9.0, 2.0, 1.0], [9.0, 3.0, 8.0], [2.0, 9.0, 1.0], [9.0, 1.0, -9.0]])
+    assert L.same_ranking(h, 2)[0].tolist() == [True, False, True, True]
+    assert torch.equal(L.same_ranking(h, 2), L.same_ranking(h, 2).T)
+    common = torch.tensor([[50.0, 1.0, 0.0], [51.0, 0.0, 1.0], [50.0, 1.1, 0.1], [51.0, 0.1, 1.1]])
+    assert L.positive_share(L.same_ranking(common, 1)) == 1
+    assert L.positive_share(L.same_ranking(common, 1, standardize=True)) < 1
+
+
+@given(seeds)
+def test_pairs_equal_their_slow_version_and_do_not_know_which_view_is_first(seed):
+    torch.manual_seed(seed)
+    a, b = (torch.randn(5, 3).double().softmax(1) for _ in range(2))
+    same = torch.rand(5, 5) < 0.5
+    same = same | same.T | torch.eye(5, dtype=torch.bool)
+    slow = 0.0
+    for i in range(5):
+        for j in range(5):
+            chance = float(a[i] @ b[j])
+            slow -= math.log(chance + 1e-7) if same[i, j] else math.log(1 - chance + 1e-7)
+    assert L.pairwise_agreement(a, b, same).item() == pytest.approx(slow / 25)
+    assert torch.allclose(L.pairwise_agreement(a, b, same), L.pairwise_agreement(b, a, same))
+
+
+def test_pairs_by_hand_and_at_the_edge():
+    even = torch.full((4, 2), 0.5)
+    assert L.pairwise_agreement(even, even, torch.eye(4, dtype=torch.bool)).item() == pytest.approx(
+        math.log(2), abs=1e-5
+    )
+    sure = torch.tensor([[1.0, 0.0], [1.0 + 1e-6, 0.0]], requires_grad=True)  # as rounding may leave it
+    loss = L.pairwise_agreement(sure, sure, torch.zeros(2, 2, dtype=torch.bool))
+    loss.backward()
+    assert loss.item() == pytest.approx(-math.log(1e-7), rel=1e-3)
+    assert torch.isfinite(sure.grad).all()
+
+
+@given(seeds)
+def test_consistency_equals_its_slow_version(seed):
+    torch.manual_seed(seed)
+    a, b = torch.randn(4, 3).double(), torch.randn(4, 3).double()
+    slow = sum((a[i, k] - b[i, k]) ** 2 for i in range(4) for k in range(3)) / 12
+    assert L.consistency(a, b).item() == pytest.approx(slow.item())
+    assert L.consistency(a, b) == L.consistency(b, a)
+
+
+def test_consistency_by_hand():
+    assert L.consistency(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])).item() == 1
+    assert L.consistency(torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.5]])).item() == 0
+
+
+@given(seeds)
+def test_supervised_contrast_equals_its_slow_version(seed):
+    torch.manual_seed(seed)
+    a, b = torch.randn(4, 6).double(), torch.randn(4, 6).double()
+    rows = torch.tensor([0, 1, 0, 2])
+    z = np.concatenate([a.numpy(), b.numpy()])
+    z = z / np.linalg.norm(z, axis=1, keepdims=True)
+    label = [0, 1, 0, 2] * 2
+    slow = 0.0
+    for i in range(8):
+        bottom = sum(math.exp(z[i] @ z[j] / 0.07) for j in range(8) if j != i)
+        positive = [j for j in range(8) if j != i and label[j] == label[i]]
+        slow -= sum(math.log(math.exp(z[i] @ z[j] / 0.07) / bottom) for j in positive) / len(positive)
+    assert L.supervised_contrast(a, b, rows, 0.07).item() == pytest.approx(slow / 8)
+    assert torch.allclose(L.supervised_contrast(a, b, rows, 0.07), L.supervised_contrast(b, a, rows, 0.07))
+
+
+def test_supervised_contrast_by_hand():
+    same = torch.ones(3, 4)
+    assert L.supervised_contrast(same, same, torch.zeros(3), 0.07).item() == pytest.approx(math.log(5), abs=1e-5)
+    apart = torch.eye(2)
+    # each view has one positive at cosine 1 and two others at cosine 0
+    expected = math.log((math.e + 2) / math.e)
+    assert L.supervised_contrast(apart, apart, torch.tensor([0, 1]), 1.0).item() == pytest.approx(expected, abs=1e-6)
+
+
+@given(seeds)
+def test_centroid_similarity_equals_its_slow_version(seed):
+    torch.manual_seed(seed)
+    a, b = torch.randn(7, 4).double(), torch.randn(7, 4).double()
+    assert L.centroid_similarity(a, b).item() == pytest.approx(slow_contrast(a.T.numpy(), b.T.numpy()))
+    order = torch.randperm(7)
+    assert torch.allclose(L.centroid_similarity(a, b), L.centroid_similarity(a[order], b[order]))
+
+
+def test_order_of_images_and_names_of_clusters_change_nothing():
+    torch.manual_seed(0)
+    a, b, known = torch.randn(9, 4).double(), torch.randn(9, 4).double(), torch.randn(5, 4).double()
+    cluster, order = torch.tensor([0, 1, 1, 3, 3, 3, 0, 1, 0]), torch.randperm(9)
+    expected = L.prototype_boundary(a, b, cluster, known)
+    assert torch.allclose(L.prototype_boundary(a[order], b[order], cluster[order], known), expected)
+    assert torch.allclose(L.prototype_boundary(a, b, torch.tensor([7, 2, 0, 5])[cluster], known), expected)
+    assert torch.allclose(L.guide_to_novel(a[order], slice(2, 4)), L.guide_to_novel(a, slice(2, 4)))
+    assert torch.allclose(L.cross_entropy(a[order].softmax(1), b[order]), L.cross_entropy(a.softmax(1), b))
+
+
+@given(seeds)
+def test_distillation_forms_equal_their_slow_versions(seed):
+    torch.manual_seed(seed)
+    h, old = torch.randn(4, 3).double(), torch.randn(4, 3).double()
+    x, y = h.numpy(), old.numpy()
+    slow = {
+        "sq_l2": np.mean([sum((p - q) ** 2) for p, q in zip(x, y, strict=True)]),
+        "mean_sq": np.mean([np.mean((p - q) ** 2) for p, q in zip(x, y, strict=True)]),
+        "l2": np.mean([math.sqrt(sum((p - q) ** 2)) for p, q in zip(x, y, strict=True)]),
+        "cosine": 1 - np.mean([p @ q / math.sqrt(p @ p) / math.sqrt(q @ q) for p, q in zip(x, y, strict=True)]),
+        "frost": math.sqrt(((x / math.sqrt((x**2).sum()) - y / math.sqrt((y**2).sum())) ** 2).sum()),
+        "none": 0.0,
+    }
+    for form, value in slow.items():
+        assert L.feature_distillation(h, old, form).item() == pytest.approx(value), form
+    for form in ("sq_l2", "mean_sq", "l2", "cosine", "frost"):  # how far apart two things are has no direction
+        assert torch.allclose(L.feature_distillation(h, old, form), L.feature_distillation(old, h, form)), form
+
+
+def test_cross_entropy_and_relative_distance_by_hand():
+    logits = torch.tensor([[0.0, math.log(3)]])
+    assert L.cross_entropy(torch.tensor([[0.5, 0.5]]), logits).item() == pytest.approx(-0.5 * math.log(0.25 * 0.75))
+    h, old = torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([[0.0, 4.0], [2.0, 0.0]])
+    assert L.relative_distance(h, old).item() == pytest.approx((3 / 4 + 1 / 2) / 2)
+
+
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4, 20, 200, 1000])
 def test_schedules_reach_their_end_in_every_budget(epochs):
     last = epochs - 1
+    assert [L.ramp_up(last, epochs, share) for share in (0, 0.25, 0.75, 1)] == [1, 1, 1, 1]
     assert L.target_temperature(last, epochs, 0.07, 0.04, 0.15) == pytest.approx(0.04)
     if epochs > 1:
         assert L.warm_up(last, epochs, 0.15) == 1
@@ -145,6 +280,9 @@ def test_schedules_of_the_paper():
     slow = np.linspace(0.07, 0.04, 30)
     assert [L.target_temperature(e, 200, 0.07, 0.04, 0.15) for e in range(30)] == pytest.approx(list(slow))
     assert L.target_temperature(30, 200, 0.07, 0.04, 0.15) == 0.04
+    assert L.ramp_up(0, 200, 0.25) == pytest.approx(math.exp(-5))
+    assert L.ramp_up(25, 200, 0.25) == pytest.approx(math.exp(-5 / 4))
+    assert [L.ramp_up(e, 200, 0.75) == 1 for e in (149, 150, 199)] == [False, True, True]
 
 
 def test_framework_without_old_part_is_simgcd_with_the_guide():

@@ -10,30 +10,27 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import METHODS, SHORT
+from conftest import METHODS, SHORT, PowerCut
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import benchmark
-from benchmark import checkpoint, engine
+from benchmark import checkpoint
 from benchmark import record as record_module
 from benchmark.errors import DivergedError, UsageError
+from benchmark.feed import BaseFeed, NovelFeed
 from benchmark.record import read_record, record_path
 from benchmark.request import ask
 
 COMMAND = [sys.executable, "-m", "benchmark.cli", "run", "--views", "2", "--threads", "2"]
 
 
-class PowerCut(BaseException):
-    """Stops a run where it stands, as if the process had died."""
-
-
 def cut_after(steps: int, monkeypatch) -> None:
     """Die in the `steps`-th batch from now on."""
     left = steps
-    for feed in (engine.BaseFeed, engine.NovelFeed):
+    for feed in (BaseFeed, NovelFeed):
 
         def batch(self, epoch, step, original=feed.batch):
             nonlocal left

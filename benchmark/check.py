@@ -1,0 +1,169 @@
+"""`bench check`: train every method briefly on the small protocol and compare with golden figures.
+
+On the machine and versions that made the golden file the comparison is exact, counts and loss curves alike. Elsewhere
+the last bits differ and grow, so means over seeds are compared, within what seeds alone would move.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from tabulate import tabulate
+
+import methods
+from benchmark.errors import UsageError
+from benchmark.files import atomic_write, make_folder
+from benchmark.protocol import Spec, validated
+from benchmark.record import RunRecord, canonical
+from benchmark.report.frames import METRICS
+
+PROTOCOL, BUDGET = "digits-t2", "quick"
+SEEDS = (1, 2, 3, 4, 5)
+CHECKED = SEEDS[:3]
+DEVIATIONS, POINTS = 3.0, 2.0
+"""On another machine a mean may move by this many sample deviations of the golden seeds, or by this many points."""
+WORKERS = 2
+
+
+class Figures(Spec):
+    """What one run gave: the figures people read, and a digest of the counts and loss curves behind them."""
+
+    average_accuracy: float
+    average_forgetting: float
+    average_discovery: float
+    digest: str
+
+
+Runs = dict[str, dict[int, Figures]]
+"""Figures by method and seed."""
+
+
+class Golden(Spec):
+    """The golden file."""
+
+    schema_version: Literal[1] = Field(1, alias="schema")
+    protocol: str
+    budget: str
+    fingerprint: dict[str, str]
+    runs: Runs
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One figure of one method, then and now."""
+
+    method: str
+    metric: str
+    golden: float
+    now: float
+    allowed: float
+    moved: bool
+
+    @property
+    def text(self) -> str:
+        if not self.moved:
+            return f"{self.now:.2f}"
+        return f"{self.golden:.2f} -> {self.now:.2f} ({self.now - self.golden:+.2f}, allowed {self.allowed:.2f})"
+
+
+def digest(record: RunRecord) -> str:
+    """Of everything a run measured and descended on, not of diagnostics, which may be added to."""
+    parts = ("counts", "train_counts", "assignment", "train_assignment", "phases")
+    sessions = [s.model_dump(mode="json", include={*parts}) for s in record.sessions]
+    for session in sessions:
+        session["phases"] = [{"name": phase["name"], "terms": phase["terms"]} for phase in session["phases"]]
+    return hashlib.sha256(canonical(sessions)).hexdigest()
+
+
+def fingerprint() -> dict[str, str]:
+    """Machine and versions on which the same code gives the same bits."""
+    import torch  # noqa: PLC0415
+
+    from benchmark import provenance  # noqa: PLC0415
+
+    versions = {name: v for name, v in provenance.versions().items() if name not in ("python", "cncd-bench")}
+    return {"processor": provenance.processor(), "kernels": torch.backends.cpu.get_cpu_capability(), **versions}
+
+
+def measure(job: tuple[str, int, str]) -> Figures:
+    """One run, from nothing: its base session is trained too, unless this check has trained it already."""
+    import benchmark  # noqa: PLC0415
+
+    method, seed, folder = job
+    os.environ["CNCD_CACHE"] = str(Path(folder) / "cache")
+    record = benchmark.run(method, PROTOCOL, seed, budget=BUDGET, device="cpu", threads=1, out=Path(folder) / "results")
+    metrics = record.metrics()
+    return Figures(**{m.name: getattr(metrics, m.name) for m in METRICS}, digest=digest(record))
+
+
+def measure_all(seeds: tuple[int, ...]) -> Runs:
+    """Every method of the suite with every seed, one thread a run, in a folder that is gone afterwards."""
+    names = sorted(methods.entries())
+    context = multiprocessing.get_context("spawn")  # torch does not survive a fork once it has threads
+    with tempfile.TemporaryDirectory(prefix="bench-check-") as folder, ProcessPoolExecutor(WORKERS, context) as pool:
+        jobs = [(name, seed, folder) for seed in seeds for name in names]
+        found = dict(zip(jobs, pool.map(measure, jobs), strict=True))
+    return {name: {seed: found[name, seed, folder] for seed in seeds} for name in names}
+
+
+def golden_path() -> Path:
+    return Path(str(files("protocols") / "golden" / f"{PROTOCOL}.json"))
+
+
+def read_golden(path: Path) -> Golden:
+    try:
+        return validated(Golden, json.loads(path.read_text(encoding="utf-8")), path.name)
+    except OSError:
+        raise UsageError(f"there are no golden figures at {path}: make them with `bench check --update`") from None
+    except ValueError:
+        raise UsageError(f"{path} cannot be read: make it anew with `bench check --update`") from None
+
+
+def write_golden(path: Path, runs: Runs) -> None:
+    golden = Golden(protocol=PROTOCOL, budget=BUDGET, fingerprint=fingerprint(), runs=runs)
+    make_folder(path.parent)
+    text = json.dumps(golden.model_dump(mode="json", by_alias=True), indent=1, sort_keys=True)
+    atomic_write(path, f"{text}\n".encode())
+
+
+def compare(golden: Runs, now: Runs, *, exact: bool) -> list[Verdict]:
+    """A verdict for every method and metric; methods that only one side knows are told apart by `unknown`."""
+    verdicts = []
+    for method in sorted(golden.keys() & now.keys()):
+        then, here = golden[method], now[method]
+        same_bits = all(here[seed].digest == then[seed].digest for seed in here)
+        for metric in METRICS:
+            spread = [getattr(figures, metric.name) for figures in then.values()]
+            # exactly: the same seeds on both sides; otherwise the mean of all golden seeds, with their deviation
+            reference = statistics.mean([getattr(then[s], metric.name) for s in here] if exact else spread)
+            mean = statistics.mean(getattr(figures, metric.name) for figures in here.values())
+            allowed = 0.0 if exact else max(DEVIATIONS * statistics.stdev(spread), POINTS)
+            moved = not same_bits if exact else abs(mean - reference) > allowed
+            verdicts.append(Verdict(method, metric.title, reference, mean, allowed, moved))
+    return verdicts
+
+
+def unknown(golden: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Methods that only the golden file, or only the suite, has."""
+    return sorted(golden.keys() ^ now.keys())
+
+
+def to_table(verdicts: list[Verdict]) -> str:
+    """A row a method: figures that stayed, and for those that moved from where to where."""
+    rows: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        rows.setdefault(verdict.method, [verdict.method]).append(verdict.text)
+    for method, row in rows.items():
+        row.append("moved" if any(v.moved for v in verdicts if v.method == method) else "ok")
+    headers = ["method", *(metric.title for metric in METRICS), "verdict"]
+    return tabulate([*rows.values()], headers=headers, tablefmt="simple", disable_numparse=True)
