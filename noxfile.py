@@ -3,7 +3,7 @@
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "types", "tests", "check"]
 
 
 @nox.session
@@ -23,6 +23,18 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """All tests but the long ones (`nox -s long`)."""
     session.run("pytest", "-m", "not long", *session.posargs)
+
+
+@nox.session
+def check(session: nox.Session) -> None:
+    """Every method on the small protocol against its golden figures."""
+    session.run("bench", "check")
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Plant known faults in copies of the project; fails if one leaves tests and check green (docs/testing.md)."""
+    session.run("python", "tests/faults", *session.posargs)
 
 
 @nox.session

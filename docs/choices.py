@@ -37,7 +37,6 @@ BASE: dict[str, Any] = {"budget.base_lr": 0.01}
 RATES = BASE | {"budget.lr": 0.001}
 SHORT_RAMP: dict[str, Any] = {"w_consistency": 5.0, "ramp": 0.25}
 """CIFAR-10's, whose sessions are as small as those of digits-t2."""
-RANKED: tuple[dict[str, Any], ...] = ({}, {"standardize": True}, {"c_inc": 0.5}, {"w_consistency": 50.0, "ramp": 0.75})
 CHOSEN = LITERAL | {"epsilon": 1.0, "ce_rows": "new", "ce_warmup": 0.15, "fd": "frost", "lambda_fd": 10.0}
 
 
@@ -115,9 +114,32 @@ STUDIES = (
         tuple({"epsilon": epsilon, "ce_rows": rows} for epsilon in (0.1, 1.0) for rows in ("all", "new")),
         taken={"epsilon": 0.1, "ce_rows": "all"},
     ),
-    Study("FRoST: ranking and self-training", "frost", RATES | SHORT_RAMP, RANKED, taken={}),
-    Study("AutoNovel: ranking and self-training", "autonovel", RATES | SHORT_RAMP, RANKED, taken={}),
-    Study("GM: ranking and inference", "gm", RATES, ({}, {"standardize": True}, {"inference": "unified"}), taken={}),
+    Study(
+        "FRoST: dimensions that must agree, and the weight of self-training",
+        "frost",
+        RATES | SHORT_RAMP,
+        (
+            {"topk": 5, "c_inc": 0.01},
+            {"topk": 5, "c_inc": 0.01, "standardize": True},
+            *({"topk": 2, "c_inc": c_inc} for c_inc in (0.01, 0.05, 0.1, 1.0)),
+            *({"topk": topk, "c_inc": 0.1} for topk in (1, 3)),
+        ),
+        taken={"topk": 2, "c_inc": 0.1},
+    ),
+    Study(
+        "AutoNovel: dimensions that must agree",
+        "autonovel",
+        RATES | SHORT_RAMP,
+        tuple({"topk": topk} for topk in (5, 3, 2, 1)),
+        taken={"topk": 2},
+    ),
+    Study(
+        "GM: dimensions that must agree, and the inference",
+        "gm",
+        RATES,
+        (*({"topk": topk} for topk in (5, 3, 2, 1)), {"topk": 2, "inference": "unified"}),
+        taken={"topk": 2},
+    ),
 )
 DEFAULT_STUDY = STUDIES[3]
 
