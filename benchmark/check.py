@@ -10,12 +10,11 @@ import multiprocessing
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from tabulate import tabulate
@@ -23,7 +22,7 @@ from tabulate import tabulate
 import methods
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
-from benchmark.protocol import Spec, validated
+from benchmark.protocol import Spec, suggest, validated
 from benchmark.record import RunRecord, canonical
 from benchmark.report.frames import METRICS
 
@@ -106,9 +105,8 @@ def measure(job: tuple[str, int, str]) -> Figures:
     return Figures(**{m.name: getattr(metrics, m.name) for m in METRICS}, digest=digest(record))
 
 
-def measure_all(seeds: tuple[int, ...]) -> Runs:
-    """Every method of the suite with every seed, one thread a run, in a folder that is gone afterwards."""
-    names = sorted(methods.entries())
+def measure_all(names: list[str], seeds: tuple[int, ...]) -> Runs:
+    """These methods with every seed, one thread a run, in a folder that is gone afterwards."""
     context = multiprocessing.get_context("spawn")  # torch does not survive a fork once it has threads
     with tempfile.TemporaryDirectory(prefix="bench-check-") as folder, ProcessPoolExecutor(WORKERS, context) as pool:
         jobs = [(name, seed, folder) for seed in seeds for name in names]
@@ -137,7 +135,7 @@ def write_golden(path: Path, runs: Runs) -> None:
 
 
 def compare(golden: Runs, now: Runs, *, exact: bool) -> list[Verdict]:
-    """A verdict for every method and metric; methods that only one side knows are told apart by `unknown`."""
+    """A verdict for every metric of every method that both sides have."""
     verdicts = []
     for method in sorted(golden.keys() & now.keys()):
         then, here = golden[method], now[method]
@@ -145,7 +143,7 @@ def compare(golden: Runs, now: Runs, *, exact: bool) -> list[Verdict]:
         for metric in METRICS:
             spread = [getattr(figures, metric.name) for figures in then.values()]
             # exactly: the same seeds on both sides; otherwise the mean of all golden seeds, with their deviation
-            reference = statistics.mean([getattr(then[s], metric.name) for s in here] if exact else spread)
+            reference = statistics.mean([getattr(then[seed], metric.name) for seed in here] if exact else spread)
             mean = statistics.mean(getattr(figures, metric.name) for figures in here.values())
             allowed = 0.0 if exact else max(DEVIATIONS * statistics.stdev(spread), POINTS)
             moved = not same_bits if exact else abs(mean - reference) > allowed
@@ -153,9 +151,54 @@ def compare(golden: Runs, now: Runs, *, exact: bool) -> list[Verdict]:
     return verdicts
 
 
-def unknown(golden: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+@dataclass(frozen=True)
+class Result:
+    """What a check found."""
+
+    golden: Path
+    exact: bool
+    verdicts: list[Verdict]
+    unknown: list[str]
     """Methods that only the golden file, or only the suite, has."""
-    return sorted(golden.keys() ^ now.keys())
+
+    @property
+    def moved(self) -> list[str]:
+        return sorted({verdict.method for verdict in self.verdicts if verdict.moved})
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong, in half a sentence; empty if nothing is."""
+        if self.unknown:
+            return f"the golden figures and the suite do not have the same methods: {', '.join(self.unknown)}"
+        return f"figures moved: {', '.join(self.moved)}" if self.moved else ""
+
+    def document(self) -> dict[str, Any]:
+        figures = [*map(vars, self.verdicts)]
+        return {"exact": self.exact, "moved": self.moved, "unknown": self.unknown, "figures": figures}
+
+    def text(self) -> str:
+        how = "exactly: same machine and versions" if self.exact else "within tolerance: another machine or versions"
+        heading = f"{PROTOCOL}, budget {BUDGET}, against {self.golden.name} ({how}); means over seeds, in %"
+        return f"{heading}\n\n{to_table(self.verdicts)}\n"
+
+
+def check(path: Path, names: list[str], *, update: bool) -> Result:
+    """Measure, compare, and write the golden figures anew if asked to."""
+    known = sorted(methods.entries())
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown method '{name}'{suggest(name, known)}")
+    if update and names:
+        raise UsageError("--update measures all methods: leave --method out")
+    old = read_golden(path) if path.exists() or not update else None
+    then = old.runs if old is not None else {}
+    exact = old is not None and old.fingerprint == fingerprint()
+    if any(seed not in then[name] for name in then for seed in CHECKED):
+        raise UsageError(f"{path} lacks seeds {CHECKED}: make it anew with `bench check --update`")
+    now = measure_all(names or known, SEEDS if update else CHECKED)
+    if update:
+        write_golden(path, now)
+    return Result(path, exact, compare(then, now, exact=exact), sorted(then.keys() ^ set(known)) if not names else [])
 
 
 def to_table(verdicts: list[Verdict]) -> str:

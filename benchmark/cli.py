@@ -245,38 +245,25 @@ def report(
 
 @app.command()
 def check(
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; repeatable.")] = None,
+    golden: Annotated[Path | None, typer.Option(help="Another file of golden figures than the suite's own.")] = None,
     update: Annotated[
         bool, typer.Option("--update", help="Write the golden figures anew, with five seeds, and show what moved.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train all methods briefly on the small protocol and compare with the golden figures (exit 4 if they moved)."""
+    """Train all methods briefly on the small protocol and compare with golden figures (exit code 4 if they moved)."""
     from benchmark import check as gate  # noqa: PLC0415
 
-    path = gate.golden_path()
-    golden = gate.read_golden(path) if path.exists() or not update else None
-    exact = golden is not None and golden.fingerprint == gate.fingerprint()
-    now = gate.measure_all(gate.SEEDS if update else gate.CHECKED)
-    old = golden.runs if golden is not None else {}
-    verdicts, odd = gate.compare(old, now, exact=exact), gate.unknown(old, now)
-    moved = sorted({verdict.method for verdict in verdicts if verdict.moved})
-    if update:
-        gate.write_golden(path, now)
+    result = gate.check(golden or gate.golden_path(), method or [], update=update)
     if as_json:
-        print_json({"schema": 1, "exact": exact, "moved": moved, "unknown": odd, "figures": [*map(vars, verdicts)]})
+        print_json({"schema": 1, **result.document()})
     else:
-        how = "exact, same machine and versions" if exact else "within tolerance, another machine or versions"
-        typer.echo(f"{gate.PROTOCOL}, budget {gate.BUDGET}, compared with {path.name} ({how})\n")
-        typer.echo(gate.to_table(verdicts))
+        typer.echo(result.text())
     if update:
-        typer.echo(
-            f"wrote {path}: {', '.join(moved) or 'nothing'} moved, {', '.join(odd) or 'none'} new or gone", err=True
-        )
-    elif moved or odd:
-        because = "; if that is meant: bench check --update"
-        if odd:
-            raise RegressionError(f"golden figures and suite do not have the same methods: {', '.join(odd)}{because}")
-        raise RegressionError(f"figures moved: {', '.join(moved)}{because}")
+        typer.echo(f"wrote {result.golden}", err=True)
+    elif result.complaint:
+        raise RegressionError(f"{result.complaint}; if that is meant: bench check --update")
 
 
 def print_json(document: dict[str, Any]) -> None:

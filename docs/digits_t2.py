@@ -5,6 +5,7 @@ Without `--run` the page, and the short table in README.md, are only rebuilt fro
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +23,87 @@ SEEDS = range(1, 6)
 """Seed 0 is the reader's: a plain `bench run` in a fresh clone trains and is not answered from a committed record."""
 WORKERS = 2
 
-FULL = "FEA"
-CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    FULL: ("fea", {}),
-    "k-means on the frozen features": ("kmeans", {}),
-    "untrained": ("fea", {"budget.base_epochs": 0, "budget.novel_epochs": 0}),
-    "FEA without L_old": ("fea", {"n_p": 0, "fd": "none"}),
-    "FEA without replay (L_pr)": ("fea", {"n_p": 0}),
-    "FEA without distillation (L_fd)": ("fea", {"fd": "none"}),
-    "FEA without D_g": ("fea", {"epsilon": 0.0}),
-    "FEA without self-labelling (L_ce)": ("fea", {"ce_mode": "none"}),
-    "FEA without contrast (L_cl)": ("fea", {"contrastive": False}),
-    "FEA without CSS": ("fea", {"css": False}),
-    "FEA without BAP": ("fea", {"bap": False}),
-    "FEA with a weaker D_g (0.3)": ("fea", {"epsilon": 0.3}),
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A row of the page; removals name the method they are to be compared with."""
+
+    name: str
+    method: str
+    settings: Settings = field(default_factory=dict)
+    params: str | None = None
+    instead_of: str | None = None
+
+
+METHODS = [
+    Configuration("FEA", "fea"),
+    Configuration("GM", "gm"),
+    Configuration("FRoST", "frost"),
+    Configuration("SimGCD*", "simgcd"),
+    Configuration("AutoNovel", "autonovel"),
+    Configuration("k-means on the frozen features", "kmeans"),
+]
+REMOVED: dict[str, list[tuple[str, Settings]]] = {
+    "FEA": [
+        ("untrained", {"budget.base_epochs": 0, "budget.novel_epochs": 0}),
+        ("without L_old", {"n_p": 0, "fd": "none"}),
+        ("without replay (L_pr)", {"n_p": 0}),
+        ("without distillation (L_fd)", {"fd": "none"}),
+        ("without D_g", {"epsilon": 0.0}),
+        ("without self-labelling (L_ce)", {"ce_mode": "none"}),
+        ("without contrast (L_cl)", {"contrastive": False}),
+        ("without CSS", {"css": False}),
+        ("without BAP", {"bap": False}),
+        ("with a weaker D_g (0.3)", {"epsilon": 0.3}),
+    ],
+    "GM": [
+        ("without replay and distillation", {"replay": False, "gamma_sd": 0.0}),
+        ("without pairs (L_bce)", {"w_bce": 0.0}),
+        ("with the unified head", {"inference": "unified"}),
+    ],
+    "FRoST": [
+        ("without replay and distillation", {"n_p": 0, "w_kd": 0.0}),
+        ("without pairs (L_bce)", {"w_bce": 0.0}),
+        ("with the published weights", {"topk": 5, "c_inc": 0.01}),
+    ],
+    "SimGCD*": [
+        ("without exemplars", {"exemplars": 0}),
+        ("without D_g", {"epsilon": 0.0}),
+        ("with the printed D_g (0.1)", {"epsilon": 0.1}),
+    ],
+    "AutoNovel": [
+        ("without pairs (L_bce)", {"w_bce": 0.0}),
+        ("with appended heads (concat)", {"variant": "concat"}),
+    ],
 }
-LITERAL = "FEA to the letter (fea-literal)"
-
-
-def runs() -> list[tuple[str, str, dict[str, Any], str | None]]:
-    listed = [(name, method, settings, None) for name, (method, settings) in CONFIGURATIONS.items()]
-    return [*listed, (LITERAL, "fea", {}, "fea-literal")]
+NAMED = {row.name: row for row in METHODS}
+ROWS = [
+    *METHODS,
+    *(
+        Configuration(f"{name} {what}", NAMED[name].method, settings, instead_of=name)
+        for name, removals in REMOVED.items()
+        for what, settings in removals
+    ),
+    Configuration("FEA to the letter (fea-literal)", "fea", params="fea-literal", instead_of="FEA"),
+]
+FIGURES = ["average accuracy", "AvF", "AvD", "known", "6 and 7", "8 and 9", "on new rows"]
 
 
 def make_records() -> None:
     """Run what has no record yet, one thread a run."""
-    jobs = [(*run, seed) for run in runs() for seed in SEEDS]
+    jobs = [(row, seed) for row in ROWS for seed in SEEDS]
     with ProcessPoolExecutor(WORKERS) as pool:
-        for job, accuracy in zip(jobs, pool.map(make_record, jobs), strict=True):
-            print(f"{job[0]}, seed {job[-1]}: {accuracy:.2f}", flush=True)
+        for (row, seed), accuracy in zip(jobs, pool.map(make_record, jobs), strict=True):
+            print(f"{row.name}, seed {seed}: {accuracy:.2f}", flush=True)
 
 
-def make_record(job: tuple[str, str, dict[str, Any], str | None, int]) -> float:
-    _, method, settings, params, seed = job
-    record = benchmark.run(method, "digits-t2", seed, settings=settings, params=params, threads=1, out=RESULTS)
+def make_record(job: tuple[Configuration, int]) -> float:
+    row, seed = job
+    record = benchmark.run(
+        row.method, "digits-t2", seed, settings=row.settings, params=row.params, threads=1, out=RESULTS
+    )
     return record.metrics().average_accuracy
 
 
@@ -74,16 +122,17 @@ def frame() -> pd.DataFrame:
     from benchmark.request import ask  # noqa: PLC0415 - imports torch
 
     found, rows = records(), []
-    for name, method, settings, params in runs():
-        changed = ask(method, settings=settings, params=params).changed
-        for record in found[method, group_name("paper", changed)]:
+    for row in ROWS:
+        changed = ask(row.method, settings=row.settings, params=row.params).changed
+        for record in found[row.method, group_name("paper", changed)]:
             metrics = record.metrics()
             last = metrics.accuracy[-1]
-            share = min(row["train_share_on_new_rows"] for row in record.diagnostics()["sessions"])
+            share = min(session["train_share_on_new_rows"] for session in record.diagnostics()["sessions"])
             rows.append(
                 {
-                    "configuration": name,
+                    "configuration": row.name,
                     "seed": record.question.seed,
+                    "stored": record.stored_per_class,
                     "average accuracy": metrics.average_accuracy,
                     "AvF": metrics.average_forgetting,
                     "AvD": metrics.average_discovery,
@@ -96,51 +145,62 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def figures(table: pd.DataFrame) -> str:
-    """Mean and sample deviation of every figure."""
-    columns = [c for c in table.columns if c not in ("configuration", "seed")]
-    rows = []
-    for name in dict.fromkeys(table["configuration"]):
-        part = table[table["configuration"] == name]
-        rows.append([name, *(f"{part[c].mean():.1f} ± {part[c].std(ddof=1):.1f}" for c in columns), len(part)])
-    return tabulate(rows, headers=["", *columns, "n"], tablefmt="pipe", disable_numparse=True)
+def figures(table: pd.DataFrame, rows: list[Configuration]) -> str:
+    """Mean and sample deviation of every figure, and what is stored of a class."""
+    lines = []
+    for row in rows:
+        part = table[table["configuration"] == row.name]
+        cells = [f"{part[c].mean():.1f} ± {part[c].std(ddof=1):.1f}" for c in FIGURES]
+        lines.append([row.name, *cells, " / ".join(part["stored"].unique()), len(part)])
+    headers = ["", *FIGURES, "stored per class", "n"]
+    return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
-def differences(table: pd.DataFrame) -> str:
-    """What each removal costs, paired by seed: mean difference and its standard error."""
+def differences(table: pd.DataFrame, rows: list[tuple[str, str]]) -> str:
+    """What the second of each pair gives instead of the first, paired by seed: mean difference, standard error."""
     columns = ["average accuracy", "known", "AvD"]
-    full = table[table["configuration"] == FULL].set_index("seed")[columns]
-    rows = []
-    for name in dict.fromkeys(table["configuration"]):
-        if name == FULL:
-            continue
-        change = table[table["configuration"] == name].set_index("seed")[columns] - full
+    lines = []
+    for full, other in rows:
+        one, two = (table[table["configuration"] == name].set_index("seed")[columns] for name in (full, other))
+        change = two - one
         error = change.std(ddof=1) / len(change) ** 0.5
         cells = [
             f"{change[c].mean():+.1f} ± {error[c]:.1f}{'*' if abs(change[c].mean()) > 2 * error[c] else ''}"
             for c in columns
         ]
-        rows.append([name, *cells, len(change)])
-    return tabulate(rows, headers=["instead of FEA", *columns, "n"], tablefmt="pipe", disable_numparse=True)
+        lines.append([other, full, *cells, len(change)])
+    return tabulate(lines, headers=["", "instead of", *columns, "n"], tablefmt="pipe", disable_numparse=True)
 
 
 def page(table: pd.DataFrame) -> str:
     text = PAGE.read_text()
     head, _, tail = text.split(MARK)
-    body = (
-        f"### Figures: mean ± sample deviation over seeds, in %\n\n{figures(table)}\n\n"
-        "### Paired by seed: difference to FEA ± its standard error; * marks more than two standard errors\n\n"
-        f"{differences(table)}\n"
-    )
+    removals = [row for row in ROWS if row.instead_of is not None]
+    beside_fea = [("FEA", row.name) for row in METHODS if row.name != "FEA"]
+    body = f"""### Six methods: mean ± sample deviation over seeds, in %
+
+{figures(table, METHODS)}
+
+Paired by seed: difference to FEA ± its standard error; * marks more than two standard errors.
+
+{differences(table, beside_fea)}
+
+### What each part is worth
+
+{figures(table, removals)}
+
+Paired by seed: difference to the whole method ± its standard error; * marks more than two standard errors.
+
+{differences(table, [(str(row.instead_of), row.name) for row in removals])}
+"""
     return f"{head}{MARK}\n{body}\n{MARK}{tail}"
 
 
 def readme(table: pd.DataFrame) -> str:
-    """The README with the first lines of the page's table."""
+    """The README with the table of the methods."""
     text = README.read_text()
     head, _, tail = text.split(MARK)
-    short = table[table["configuration"].isin([FULL, "k-means on the frozen features"])]
-    return f"{head}{MARK}\n{figures(short)}\n{MARK}{tail}"
+    return f"{head}{MARK}\n{figures(table, METHODS)}\n{MARK}{tail}"
 
 
 def main() -> None:

@@ -1,0 +1,135 @@
+"""The regression gate: what it lets pass, what it does not, and what it says."""
+
+import dataclasses
+import json
+import statistics
+
+import pytest
+from conftest import METHODS
+
+from benchmark import check
+from benchmark.check import Figures, Result, Verdict, compare, digest
+from benchmark.errors import UsageError
+
+
+def runs(figures: dict[int, float], method: str = "fea", mark: str = "") -> check.Runs:
+    """Runs of one method, each figure the same number; the digest follows from it, unless marked."""
+    return {
+        method: {
+            seed: Figures(average_accuracy=x, average_forgetting=x, average_discovery=x, digest=f"{x}{mark}")
+            for seed, x in figures.items()
+        }
+    }
+
+
+GOLDEN = {1: 90.0, 2: 90.5, 3: 91.0, 4: 90.0, 5: 91.0}
+
+
+def moved(now: check.Runs, golden: dict[int, float] = GOLDEN, *, exact: bool) -> bool:
+    return any(verdict.moved for verdict in compare(runs(golden), now, exact=exact))
+
+
+def test_on_the_same_machine_every_bit_counts():
+    same = {seed: GOLDEN[seed] for seed in (1, 2, 3)}
+    assert not moved(runs(same), exact=True)
+    assert moved(runs(same | {2: 90.50001}), exact=True)
+    assert moved(runs(same, mark="other loss curves"), exact=True)  # the figures alone would look the same
+
+
+@pytest.mark.parametrize(("shift", "expected"), [(0.0, False), (1.9, False), (-1.9, False), (2.1, True), (-2.1, True)])
+def test_elsewhere_two_points_are_allowed_if_seeds_agree(shift, expected):
+    mean = statistics.mean(GOLDEN.values())
+    assert moved(runs(dict.fromkeys((1, 2, 3), mean + shift), mark="other bits"), exact=False) == expected
+
+
+def test_elsewhere_three_deviations_are_allowed_if_seeds_do_not():
+    wide = {1: 80.0, 2: 84.0, 3: 88.0, 4: 92.0, 5: 96.0}
+    mean, allowed = statistics.mean(wide.values()), 3 * statistics.stdev(wide.values())
+    assert not moved(runs(dict.fromkeys((1, 2, 3), mean - allowed + 0.1)), wide, exact=False)
+    assert moved(runs(dict.fromkeys((1, 2, 3), mean - allowed - 0.1)), wide, exact=False)
+
+
+def test_the_table_says_from_where_to_where():
+    verdicts = compare(runs(GOLDEN), runs(dict.fromkeys((1, 2, 3), 80.0)), exact=False)
+    table = check.to_table(verdicts)
+    assert "90.50 -> 80.00 (-10.50, allowed 2.00)" in table
+    assert table.splitlines()[-1].endswith("moved")
+    assert Verdict("fea", "x", 1.0, 1.0, 2.0, moved=False).text == "1.00"
+
+
+def test_methods_that_only_one_side_knows_are_a_complaint(tmp_path):
+    result = Result(tmp_path, True, [], ["mine"])
+    assert "do not have the same methods: mine" in result.complaint
+
+
+def test_the_digest_sees_counts_and_losses_and_not_diagnostics(short_run):
+    record = short_run()
+    last = record.sessions[-1]
+    phase = last.phases[0]
+
+    def changed(**update):
+        return digest(record.model_copy(update={"sessions": (*record.sessions[:-1], last.model_copy(update=update))}))
+
+    terms = phase.terms | {"replay": [*phase.terms["replay"][:-1], 0.123]}
+    i, j, n = last.counts[0]
+    assert changed(counts=((i, j, n + 1), *last.counts[1:])) != digest(record)
+    assert changed(phases=(phase.model_copy(update={"terms": terms}),)) != digest(record)
+    assert changed(phases=(phase.model_copy(update={"diagnostics": {}}),)) == digest(record)
+
+
+def test_the_golden_file_knows_every_method_and_five_seeds():
+    golden = check.read_golden(check.golden_path())
+    assert sorted(golden.runs) == METHODS
+    assert all(sorted(figures) == [1, 2, 3, 4, 5] for figures in golden.runs.values())
+    assert (golden.protocol, golden.budget) == (check.PROTOCOL, check.BUDGET)
+
+
+def test_a_figure_that_moved_ends_with_exit_code_4(bench, tmp_path):
+    """The real command, from nothing; a fingerprint of nowhere, so that it is compared within tolerance."""
+    golden = json.loads(check.golden_path().read_text())
+    golden["fingerprint"] = {"processor": "abacus"}
+    (tmp_path / "golden.json").write_text(json.dumps(golden))
+    for figures in golden["runs"]["kmeans"].values():
+        figures["average_discovery"] -= 30
+    (tmp_path / "moved.json").write_text(json.dumps(golden))
+    cache = tmp_path / "cache"
+    as_it_is = bench("check", "--method", "kmeans", "--golden", "golden.json", CNCD_CACHE=str(cache))
+    assert as_it_is.returncode == 0, as_it_is.stderr
+    assert "within tolerance" in as_it_is.stdout
+    assert not cache.exists()  # base sessions are trained too: a cached one could hide a fault
+    told = bench("check", "--method", "kmeans", "--golden", "moved.json", "--json")
+    assert told.returncode == 4
+    assert json.loads(told.stdout)["moved"] == ["kmeans"]
+    assert told.stderr.strip() == "bench: figures moved: kmeans; if that is meant: bench check --update"
+
+
+@pytest.mark.parametrize(
+    ("names", "update", "content", "said"),
+    [
+        (["fae"], False, None, "unknown method 'fae', did you mean 'fea'"),
+        (["fea"], True, None, "leave --method out"),
+        ([], False, None, "there are no golden figures"),
+        ([], False, "{", "cannot be read"),
+        ([], False, '{"schema": 1}', "is missing"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(tmp_path, names, update, content, said):
+    path = tmp_path / "golden.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match=said):
+        check.check(path, names, update=update)
+
+
+def test_golden_figures_that_lack_a_seed_are_refused(tmp_path):
+    golden = json.loads(check.golden_path().read_text())
+    del golden["runs"]["fea"]["2"]
+    path = tmp_path / "golden.json"
+    path.write_text(json.dumps(golden))
+    with pytest.raises(UsageError, match="lacks seeds"):
+        check.check(path, [], update=False)
+
+
+def test_verdicts_can_be_printed_as_json():
+    verdicts = compare(runs(GOLDEN), runs(dict.fromkeys((1, 2, 3), 80.0)), exact=False)
+    assert json.loads(json.dumps([dataclasses.asdict(verdict) for verdict in verdicts]))[0]["moved"] is True
