@@ -37,8 +37,7 @@ from benchmark.request import Request, cache_folder
 from benchmark.seeds import repeatable
 from benchmark.setting import Setting, open_setting, pick_device
 from benchmark.stream import Unlabelled
-from benchmark.tokens import CHUNK, Live, TokenSource, clean_tokens
-from benchmark.views import PRESETS
+from benchmark.tokens import CHUNK, TokenSource, clean_tokens
 from methods.base import Method, Phase
 
 
@@ -51,9 +50,8 @@ def evaluate(method: Method, setting: Setting, session: int) -> dict[str, Predic
     method.eval()
     stream, own = setting.stream, setting.stream.ids(session)
     seen = np.flatnonzero(stream.test_class < stream.known(session + 1))
-    test = Live(setting.trunk, setting.dataset.test.images, PRESETS[setting.request.protocol.augmentation])
     sources: dict[str, tuple[TokenSource, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {
-        "test": (test, stream.test_position[seen], stream.test_class[seen]),
+        "test": (setting.test_source, stream.test_position[seen], stream.test_class[seen]),
         "train": (setting.source, stream.position[own.numpy()], stream.hidden[own.numpy()]),
     }
     predictions = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from benchmark.backbone import LastBlock, Trunk, open_backbone
+from benchmark.backbone import LastBlock, open_backbone
 from benchmark.data import Dataset, open_dataset
 from benchmark.errors import UsageError
 from benchmark.progress import Display, Stop
@@ -23,7 +23,9 @@ class Setting:
     request: Request
     stream: Stream
     source: TokenSource
-    trunk: Trunk
+    """Tokens of training images."""
+    test_source: TokenSource
+    """Tokens of test images, for the evaluator alone."""
     block: LastBlock
     dataset: Dataset
     device: torch.device
@@ -75,6 +77,6 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
         display.say(
             f"notice: the last block of {request.backbone.name} has another shape, the slower plain block is used"
         )
-    live = Live(trunk, dataset.train.images, PRESETS[protocol.augmentation])
-    source = live if request.question.views == "live" else Kept(live)
-    return Setting(request, lay_out(protocol, dataset), source, trunk, block, dataset, device, display, stop)
+    train, test = (Live(trunk, split.images, PRESETS[protocol.augmentation]) for split in (dataset.train, dataset.test))
+    source = train if request.question.views == "live" else Kept(train)
+    return Setting(request, lay_out(protocol, dataset), source, Kept(test), block, dataset, device, display, stop)

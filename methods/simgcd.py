@@ -29,7 +29,7 @@ class SimGCD(Method):
         """Knobs of SimGCD*."""
 
         sup_weight: float = knob(0.35, "code:simgcd", "λ, weight of the exemplars' terms", ge=0, lt=1)
-        epsilon: float = knob(0.1, "paper", "weight of D_g", ge=0)
+        epsilon: float = knob(1.0, "ours", "weight of D_g, as in our FEA; the FEA paper prints 0.1", ge=0)
         ce_rows: Literal["all", "new"] = knob("all", "code:simgcd", "rows among which novel images are labelled")
         ce_warmup: float = knob(WARM_UP, "ours", "share of the epochs before L_ce sets in, as in FEA", ge=0, lt=1)
         tau_unsup: float = knob(1.0, "code:simgcd", "temperature of the contrast between images", gt=0)

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import hashlib
 import os
 import subprocess
 import sys
@@ -16,12 +17,14 @@ import torch
 
 import benchmark
 import methods
+from benchmark import setting as setting_module
 from benchmark.engine import begin
 from benchmark.feed import NovelFeed
 from benchmark.progress import Display, Stop
 from benchmark.record import RunRecord
 from benchmark.request import Request, ask
 from benchmark.setting import Setting, open_setting
+from benchmark.tokens import Kept, Live
 from methods.base import Method
 from methods.heads import CosineHead
 
@@ -34,6 +37,21 @@ def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Base sessions are trained once for all tests, away from the user's cache."""
     os.environ["CNCD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tokens_once() -> Iterator[None]:
+    """Runs of this process share the tokens of the same images, which are most of a short run's time."""
+    kept: dict[tuple[str, str, str], Kept] = {}
+
+    def shared(live: Live) -> Kept:
+        weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in live.trunk.parameters())).hexdigest()
+        images = hashlib.sha256(live.images.tobytes()).hexdigest()
+        return kept.setdefault((weights, images, live.render.__name__), Kept(live))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setting_module, "Kept", shared)
+        yield
 
 
 @pytest.fixture

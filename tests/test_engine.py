@@ -113,7 +113,7 @@ def test_cosine_ends_near_its_floor():
         ),
         (
             "def losses(self, batch): return {}\n    def end(self, s): list(s.recall(torch.tensor([1300])))",
-            "asks for image 1300: neither of this session nor in its memory",
+            "asks for image 1300, which is neither of this session nor in its memory",
         ),
         (
             "def losses(self, batch): return {}\n    def end(self, s):\n"

@@ -23,6 +23,7 @@ from benchmark.errors import DivergedError, UsageError
 from benchmark.feed import BaseFeed, NovelFeed
 from benchmark.record import read_record, record_path
 from benchmark.request import ask
+from methods.gm import GM
 
 COMMAND = [sys.executable, "-m", "benchmark.cli", "run", "--views", "2", "--threads", "2"]
 
@@ -92,6 +93,30 @@ def test_cut_anywhere_and_resumed(method, unbroken, tmp_path_factory, cuts, ever
                     continue
         record = benchmark.run(method, settings=SHORT, views=2, out=out)
     assert record.comparable() == unbroken[method].comparable()
+
+
+@pytest.mark.parametrize("where", ["before the merge is prepared", "before its first step", "after its first step"])
+@pytest.mark.parametrize("session", [1, 2])
+def test_cut_between_the_phases_of_gm(where, session, unbroken, tmp_path, monkeypatch):
+    """Pseudo-labels, exemplars and class means are made between the phases: they must come back as they were."""
+    monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN_SAVES", 0.0)
+    with pytest.MonkeyPatch.context() as fault:
+        prepared = GM.prepare
+
+        def prepare(self, own, phase):
+            reached = own.number == session and phase.name == "merge"
+            if reached and where == "before the merge is prepared":
+                raise PowerCut
+            prepared(self, own, phase)
+            if reached:
+                cut_after(0 if where == "before its first step" else 1, fault)
+
+        fault.setattr(GM, "prepare", prepare)
+        with pytest.raises(PowerCut):
+            benchmark.run("gm", settings=SHORT, views=2, out=tmp_path)
+    record = benchmark.run("gm", settings=SHORT, views=2, out=tmp_path)
+    assert record.provenance.attempts == 2
+    assert record.comparable() == unbroken["gm"].comparable()
 
 
 def test_resuming_does_not_start_over(tmp_path, monkeypatch):
