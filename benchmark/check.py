@@ -198,7 +198,8 @@ def check(path: Path, names: list[str], *, update: bool) -> Result:
     now = measure_all(names or known, SEEDS if update else CHECKED)
     if update:
         write_golden(path, now)
-    return Result(path, exact, compare(then, now, exact=exact), sorted(then.keys() ^ set(known)) if not names else [])
+    unknown = sorted(set(names) - then.keys() if names else then.keys() ^ set(known))
+    return Result(path, exact, compare(then, now, exact=exact), unknown)
 
 
 def to_table(verdicts: list[Verdict]) -> str:

@@ -46,6 +46,8 @@ class Progress:
     optimiser_steps: int = 0
     session_seconds: list[float] = field(default_factory=list)
     attempts: int = 0
+    held: list[int] = field(default_factory=list)
+    """Exemplars the method held when the last session ended: what it may recall, beside the session's own images."""
 
     def enter(self, session: int) -> None:
         """Go on to a session; what counts for the whole run stays."""

@@ -158,7 +158,10 @@ def metric_table(record: "RunRecord") -> str:
         ("average discovery (AvD)", metrics.average_discovery),
     ]
     figures = tabulate(
-        [[name, "-" if value is None else f"{value:.2f}"] for name, value in summary],
+        [
+            *([name, "-" if value is None else f"{value:.2f}"] for name, value in summary),
+            ["stored per class", record.stored_per_class],
+        ],
         tablefmt="plain",
         disable_numparse=True,
     )

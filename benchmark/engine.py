@@ -5,8 +5,6 @@ state of a run is in its checkpoint, so a run that was killed ends with the reco
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import filelock
@@ -96,27 +94,26 @@ def discover(
             begin(method, setting, session, number)
             method.eval()
             setting.seeded("prepare", session.number, number)
-            with torch.no_grad(), memory_checked(method, setting, session.number):
+            with torch.no_grad():
                 method.prepare(session, phase)
             progress.logs.append({})
             progress.figures.append({})
-        feed = NovelFeed(setting, session.number, number, phase, epochs, method.memory())
+        exemplars = remembered(method, setting, session.number, progress.held)
+        feed = NovelFeed(setting, session.number, number, phase, epochs, exemplars)
         title = f"session {session.number}, {phase.name}"
         course = Course(title, session.number, number, epochs, budget.lr, budget.clip, shared)
         fit(method, feed, course, setting, progress, momentum, save)
 
 
-@contextmanager
-def memory_checked(method: Method, setting: Setting, session: int) -> Iterator[None]:
-    """Whatever a method adds to its memory must be images of the session under way, on rows that exist."""
-    before = method.memory()[0].cpu() if session else torch.zeros(0, dtype=torch.long)
-    yield
-    ids, rows = (part.cpu() for part in method.memory())
-    added = ids[~torch.isin(ids, before)]
-    if not torch.isin(added, setting.stream.ids(session)).all():
+def remembered(method: Method, setting: Setting, session: int, held: list[int]) -> tuple[Tensor, Tensor]:
+    """A method's exemplars, if they are of the session under way or were `held` when the one before ended."""
+    ids, rows = method.memory()
+    allowed = torch.cat([setting.stream.ids(session), torch.tensor(held, dtype=torch.long)])
+    if not torch.isin(ids.cpu(), allowed).all():
         raise UsageError(f"the method remembers images that are not of session {session}")
     if len(ids) != len(rows) or (len(rows) and not 0 <= rows.min() <= rows.max() < setting.stream.known(session + 1)):
         raise UsageError("the method's memory must give each image a row that exists")
+    return ids, rows
 
 
 def begin(method: Method, setting: Setting, session: Unlabelled, phase: int) -> None:
@@ -228,7 +225,7 @@ def sessions(
     progress.attempts += 1
     last = len(setting.stream.sessions) - 1
     for number in range(progress.session + progress.ended, last + 1):
-        session = setting.session(number, method.memory()[0] if number else None)
+        session = setting.session(number, torch.tensor(progress.held, dtype=torch.long))
         if number != progress.session:
             progress.enter(number)
         if number > 0:
@@ -236,9 +233,10 @@ def sessions(
         momentum, ended_at = {}, time.monotonic()
         method.eval()
         setting.seeded("end", number)
-        with torch.no_grad(), memory_checked(method, setting, number):
+        with torch.no_grad():
             method.end(session)
         session.reader.close()
+        progress.held = remembered(method, setting, number, progress.held)[0].tolist()
         predictions = evaluate(method, setting, number)
         if kept is not None:
             keep_predictions(make_folder(kept) / f"session{number}.npz", predictions)

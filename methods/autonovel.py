@@ -47,8 +47,10 @@ class AutoNovel(Method):
         h_a = h[: len(h) // 2]
         joint, novel = self.head(h), self.novel(h)
         both_heads = [novel] if p.variant == "concat" else [joint, novel]
-        steady = [L.consistency(*logits.softmax(dim=1).chunk(2)) for logits in both_heads]
-        terms = {"consistency": p.w_consistency * ramp * torch.stack(steady).sum()}
+        terms = {}
+        if p.w_consistency > 0:
+            steady = [L.consistency(*logits.softmax(dim=1).chunk(2)) for logits in both_heads]
+            terms["consistency"] = p.w_consistency * ramp * torch.stack(steady).sum()
         if p.w_bce > 0:
             p_a, p_b = novel.softmax(dim=1).chunk(2)
             same = L.same_ranking(h_a, p.topk, standardize=p.standardize)

@@ -35,8 +35,8 @@ def knob(default: Any, provenance: str, why: str, **limits: Any) -> Any:
 class Phase:
     """A stretch of a session with its own optimiser and cosine.
 
-    `share` of the session's epochs; `novel` and `memory` images a step as multiples of the budget's batch; an epoch is
-    one pass over the `session`, or over `session+memory`.
+    `share` of the session's epochs; `novel` and `memory` images a step as multiples of the budget's batch; an epoch
+    takes as many images as the `session`, or as `session+memory`, has.
     """
 
     name: str = "discover"

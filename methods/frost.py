@@ -68,7 +68,8 @@ class FRoST(Method):
         ramp = L.ramp_up(batch.epoch, batch.epochs, p.ramp)
         scores = self.novel(h_a)
         p_a, p_b = scores.softmax(dim=1), self.novel(h_b).softmax(dim=1)
-        terms["consistency"] = p.w_consistency * ramp * L.consistency(p_a, p_b)
+        if p.w_consistency > 0:
+            terms["consistency"] = p.w_consistency * ramp * L.consistency(p_a, p_b)
         if p.w_bce > 0:
             same = L.same_ranking(h_a, p.topk, standardize=p.standardize)
             terms["pairs"] = p.w_bce * L.pairwise_agreement(p_a, p_b, same)

@@ -7,6 +7,7 @@ Terms: `pairs`, `consistency` and `distil` are L_bce, L_mse and γ·L_sd (grow);
 Deviations: cosine cluster head, normalised features, no novelty filter; docs/methods.md has the reasons.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -27,7 +28,7 @@ class GM(Method):
         grow: float = knob(100 / 200, "code:gm-dev", "share of the epochs spent growing", gt=0, lt=1)
         w_bce: float = knob(1.0, "code:gm-dev", "weight of the pairs", ge=0)
         gamma_sd: float = knob(1.0, "code:gm-dev", "weight of the distillation from the static branch", ge=0)
-        replay: bool = knob(True, "code:gm-dev", "exemplars take part in the merge")
+        replay: bool = knob(True, "code:gm-dev", "exemplars take part in the merge, and are distilled there")
         topk: int = knob(5, "code:gm-dev", "dimensions that must agree for two images to be a pair", ge=1)
         standardize: bool = knob(False, "ours", "give all dimensions the same scale before ranking")
         prototype_temperature: float = knob(0.1, "code:gm-dev", "temperature of the class means in the merge", gt=0)
@@ -55,11 +56,8 @@ class GM(Method):
 
     def phases(self) -> tuple[Phase, ...]:
         p = self.params
-        replayed = 0.5 if p.replay else 0.0
-        return (
-            Phase("grow", p.grow, memory=1.0 if p.gamma_sd > 0 else 0.0),
-            Phase("merge", 1 - p.grow, novel=1 - replayed, memory=replayed, pool="session+memory"),
-        )
+        grow, merge = Phase("grow", p.grow, memory=float(p.gamma_sd > 0)), Phase("merge", 1 - p.grow)
+        return grow, replace(merge, novel=0.5, memory=0.5, pool="session+memory") if p.replay else merge
 
     def begin(self, session: Unlabelled, phase: Phase) -> None:
         super().begin(session, phase)
@@ -138,7 +136,9 @@ class GM(Method):
         seen: MemoryBatch | Batch = batch if batch.memory is None else batch.memory
         agreed = F.cosine_similarity(self.block(seen.a), self.static(seen.a), dim=1).mean()
         pairs = L.positive_share(self.pairs(self.block(batch.a)))
-        return super().diagnose(batch) | {"positive_pairs": pairs, "branch_cosine": agreed}
+        # while growing the new classes have no means yet: no image can be predicted as one
+        predicted = super().diagnose(batch) if self.merging else {}
+        return predicted | {"positive_pairs": pairs, "branch_cosine": agreed}
 
     def memory(self) -> tuple[Tensor, Tensor]:
         return self.exemplars.index, self.exemplars.row

@@ -108,11 +108,17 @@ def herd(h: Tensor, count: int) -> Tensor:
 
 @torch.no_grad()
 def densest(points: Tensor, neighbours: int, keep: float) -> Tensor:
-    """Marks the share `keep` of points whose distance (cosine) to their n-th nearest neighbour is smallest."""
-    points = F.normalize(points, dim=1)
+    """Marks the share `keep` of points whose distance (cosine) to their n-th nearest neighbour is smallest.
+
+    In float64: in a space of few dimensions neighbours are closer than float32 can tell.
+    """
+    points = F.normalize(points.double(), dim=1)
     rank = min(neighbours, len(points) - 1)  # a point is its own nearest, at distance 0
     distance = torch.cat(
-        [(1 - part @ points.T).kthvalue(rank + 1, dim=1).values for part in points.split(NEIGHBOUR_CHUNK)]
+        [
+            (1 - part @ points.T).topk(rank + 1, dim=1, largest=False).values[:, -1]
+            for part in points.split(NEIGHBOUR_CHUNK)
+        ]
     )
     marked = torch.zeros(len(points), dtype=torch.bool, device=points.device)
     marked[distance.argsort(stable=True)[: max(1, round(keep * len(points)))]] = True

@@ -42,7 +42,7 @@ class SimGCD(Method):
         self.exemplars = Exemplars()
 
     def phases(self) -> tuple[Phase, ...]:
-        return (Phase(novel=0.5, memory=0.5, pool="session+memory"),)
+        return (Phase(novel=0.5, memory=0.5, pool="session+memory") if self.params.exemplars else Phase(),)
 
     def begin(self, session: Unlabelled, phase: Phase) -> None:
         super().begin(session, phase)
