@@ -145,15 +145,21 @@ def frame() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def figures(table: pd.DataFrame, rows: list[Configuration]) -> str:
+def figures(table: pd.DataFrame, rows: list[Configuration], *, stored: bool) -> str:
     """Mean and sample deviation of every figure, and what is stored of a class."""
     lines = []
     for row in rows:
         part = table[table["configuration"] == row.name]
         cells = [f"{part[c].mean():.1f} ± {part[c].std(ddof=1):.1f}" for c in FIGURES]
-        lines.append([row.name, *cells, " / ".join(part["stored"].unique()), len(part)])
-    headers = ["", *FIGURES, "stored per class", "n"]
+        lines.append([row.name, *cells, *([between(part["stored"])] if stored else []), len(part)])
+    headers = ["", *FIGURES, *(["stored per class"] if stored else []), "n"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
+
+
+def between(stored: pd.Series) -> str:
+    """What all runs stored, or the least and the most: a class of few images has few exemplars."""
+    texts = sorted(stored.unique(), key=lambda text: float(text.split()[0]) if text[0].isdigit() else 0.0)
+    return texts[0] if len(texts) == 1 else f"{texts[0].split()[0]} to {texts[-1]}"
 
 
 def differences(table: pd.DataFrame, rows: list[tuple[str, str]]) -> str:
@@ -179,7 +185,7 @@ def page(table: pd.DataFrame) -> str:
     beside_fea = [("FEA", row.name) for row in METHODS if row.name != "FEA"]
     body = f"""### Six methods: mean ± sample deviation over seeds, in %
 
-{figures(table, METHODS)}
+{figures(table, METHODS, stored=True)}
 
 Paired by seed: difference to FEA ± its standard error; * marks more than two standard errors.
 
@@ -187,7 +193,7 @@ Paired by seed: difference to FEA ± its standard error; * marks more than two s
 
 ### What each part is worth
 
-{figures(table, removals)}
+{figures(table, removals, stored=False)}
 
 Paired by seed: difference to the whole method ± its standard error; * marks more than two standard errors.
 
@@ -200,7 +206,7 @@ def readme(table: pd.DataFrame) -> str:
     """The README with the table of the methods."""
     text = README.read_text()
     head, _, tail = text.split(MARK)
-    return f"{head}{MARK}\n{figures(table, METHODS)}\n{MARK}{tail}"
+    return f"{head}{MARK}\n{figures(table, METHODS, stored=True)}\n{MARK}{tail}"
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+TIE = 1e-12
+"""Distances that differ by less are equal."""
 NEIGHBOUR_CHUNK = 1024
 """Images whose distances to all others are held at once: a session's whole table would not fit."""
 
@@ -90,8 +92,8 @@ class Exemplars(nn.Module):
 def herd(h: Tensor, count: int) -> Tensor:
     """Places of `count` images whose running mean stays closest to the mean of all (iCaRL); all if there are fewer.
 
-    Features are normalised, and so is their mean. The first of equally good images is taken. In float64, so that the
-    choice does not hang on the last bits.
+    Features are normalised, and so is their mean. The first of equally good images is taken; in float64, and with a
+    margin, so that rounding does not choose.
     """
     points = F.normalize(h.double(), dim=1)
     target = F.normalize(points.mean(dim=0), dim=0)
@@ -100,7 +102,7 @@ def herd(h: Tensor, count: int) -> Tensor:
     free = torch.ones(len(points), dtype=torch.bool, device=h.device)
     for size in range(1, min(count, len(points)) + 1):
         distance = torch.linalg.vector_norm(target - (points + total) / size, dim=1).masked_fill(~free, torch.inf)
-        best = int(torch.nonzero(distance == distance.min())[0])
+        best = int(torch.nonzero(distance <= distance.min() + TIE)[0])
         chosen.append(best)
         total, free[best] = total + points[best], False
     return torch.tensor(chosen, dtype=torch.long, device=h.device)

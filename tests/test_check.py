@@ -1,6 +1,5 @@
 """The regression gate: what it lets pass, what it does not, and what it says."""
 
-import dataclasses
 import json
 import statistics
 
@@ -8,7 +7,7 @@ import pytest
 from conftest import METHODS
 
 from benchmark import check
-from benchmark.check import Figures, Result, Verdict, compare, digest
+from benchmark.check import Figures, Verdict, compare, digest
 from benchmark.errors import UsageError
 
 
@@ -57,9 +56,52 @@ def test_the_table_says_from_where_to_where():
     assert Verdict("fea", "x", 1.0, 1.0, 2.0, moved=False).text == "1.00"
 
 
-def test_methods_that_only_one_side_knows_are_a_complaint(tmp_path):
-    result = Result(tmp_path, True, [], ["mine"])
-    assert "do not have the same methods: mine" in result.complaint
+@pytest.fixture
+def golden(tmp_path, monkeypatch):
+    """A golden file of two methods, made here, and runs that give what is asked for instead of training."""
+    measured = runs(GOLDEN) | runs(GOLDEN, "kmeans")
+    monkeypatch.setattr(
+        check, "measure_all", lambda names, seeds: {n: {s: measured[n][s] for s in seeds} for n in names}
+    )
+    monkeypatch.setattr(check.methods, "entries", lambda: dict.fromkeys(measured))
+    path = tmp_path / "golden.json"
+    check.check(path, [], update=True)
+    return path, measured
+
+
+def test_checked_against_what_was_just_written(golden):
+    path, _ = golden
+    result = check.check(path, [], update=False)
+    assert (result.exact, result.moved, result.unknown, result.complaint) == (True, [], [], "")
+    assert "exactly: same machine and versions" in result.text()
+    assert json.loads(json.dumps(result.document()))["moved"] == []
+
+
+def test_one_other_bit_is_told(golden):
+    path, measured = golden
+    measured["fea"][2] = measured["fea"][2].model_copy(update={"digest": "other"})
+    result = check.check(path, [], update=False)
+    assert (result.moved, result.complaint) == (["fea"], "figures moved: fea")
+    assert check.check(path, ["kmeans"], update=False).complaint == ""
+    document = json.loads(json.dumps(result.document()))
+    assert [row["method"] for row in document["figures"] if row["moved"]] == ["fea"] * 3
+
+
+def test_update_shows_the_difference_and_is_the_new_truth(golden):
+    path, measured = golden
+    measured["fea"][2] = measured["fea"][2].model_copy(update={"average_accuracy": 50.0, "digest": "other"})
+    assert check.check(path, [], update=True).moved == ["fea"]
+    assert check.check(path, [], update=False).moved == []
+
+
+@pytest.mark.parametrize("names", [[], ["kmeans"]])
+def test_a_method_without_golden_figures_is_a_complaint(golden, names):
+    """Also when only that method is asked for: nothing to compare with is not a pass."""
+    path, _ = golden
+    document = json.loads(path.read_text())
+    del document["runs"]["kmeans"]
+    path.write_text(json.dumps(document))
+    assert "do not have the same methods: kmeans" in check.check(path, names, update=False).complaint
 
 
 def test_the_digest_sees_counts_and_losses_and_not_diagnostics(short_run):
@@ -128,8 +170,3 @@ def test_golden_figures_that_lack_a_seed_are_refused(tmp_path):
     path.write_text(json.dumps(golden))
     with pytest.raises(UsageError, match="lacks seeds"):
         check.check(path, [], update=False)
-
-
-def test_verdicts_can_be_printed_as_json():
-    verdicts = compare(runs(GOLDEN), runs(dict.fromkeys((1, 2, 3), 80.0)), exact=False)
-    assert json.loads(json.dumps([dataclasses.asdict(verdict) for verdict in verdicts]))[0]["moved"] is True

@@ -107,6 +107,12 @@ def test_cosine_ends_near_its_floor():
             "def losses(self, batch): return {}\n    def memory(self): return torch.tensor([1200]), torch.tensor([0])",
             "images that are not of session 0",
         ),
+        (  # an image of session 0 that was not kept when it ended, taken up later
+            "def losses(self, batch): return {}\n    def begin(self, *_): self.late = True; super().begin(*_)\n"
+            "    def memory(self): return (torch.tensor([3]), torch.tensor([0])) if hasattr(self, 'late')"
+            " else super().memory()",
+            "images that are not of session 1",
+        ),
         (
             "def losses(self, batch): return {}\n    def memory(self): return torch.tensor([3]), torch.tensor([7])",
             "a row that exists",

@@ -188,22 +188,24 @@ def test_growth_keeps_old_rows_bit_for_bit(method):
 
 @trained
 def test_what_no_term_may_move_stays_bit_for_bit(method):
-    """Teachers, static branches and the final norm: frozen means that a step leaves every bit alone."""
+    """Teachers, static branches and final norms: whatever the engine trains, they stay as they are."""
     built, world = opened(method)
     for feed in started_phases(built, world):
-        trained = [p for p in built.parameters() if p.requires_grad]
-        still = {name: p.detach().clone() for name, p in built.named_parameters() if not p.requires_grad}
-        assert {"block.norm.weight", "block.norm.bias"} <= still.keys()
+        copies = [n for n, m in built.named_children() if n != "block" and isinstance(m, type(built.block))]
+        still = {
+            name: p.detach().clone()
+            for name, p in built.named_parameters()
+            if name.split(".")[0] in copies or name.startswith("block.norm.")
+        }
+        trained = [p for p in built.parameters() if p.requires_grad]  # as the engine chooses them
         optimiser = torch.optim.SGD(trained, lr=0.05, momentum=0.9)
-        for step in range(2):
+        for step in range(3):
             optimiser.zero_grad()
             sum(built.losses(feed.batch(150, step % feed.steps)).values()).backward()
             optimiser.step()
         now = dict(built.named_parameters())
-        assert all(torch.equal(now[name], tensor) and now[name].grad is None for name, tensor in still.items())
-        for name, module in built.named_children():
-            if name != "block" and isinstance(module, type(built.block)):  # a teacher, whatever it is called
-                assert not any(p.requires_grad for p in module.parameters()), name
+        assert len(still) >= 2 + 10 * len(copies)
+        assert [name for name, tensor in still.items() if not torch.equal(now[name], tensor)] == []
 
 
 @trained

@@ -29,7 +29,7 @@ def cross_entropy(scores, labels):
     return -np.mean([log_softmax(scores)[i, label] for i, label in enumerate(labels)])
 
 
-def pairs_term(h_a, p_a, p_b, top=5):
+def pairs_term(h_a, p_a, p_b, top):
     sets = [set(np.argsort(-row)[:top].tolist()) for row in h_a]
     total = 0.0
     for i in range(len(h_a)):
@@ -66,7 +66,7 @@ def test_autonovel_as_specified(epoch, settings):
     ramp = math.exp(-5 * (1 - min(epoch, p.ramp * 200) / (p.ramp * 200)) ** 2)
     steady = squared(*map(np.exp, joint)) + squared(*map(np.exp, novel))
     expected = {
-        "pairs": p.w_bce * pairs_term(h_a, *map(np.exp, novel)),
+        "pairs": p.w_bce * pairs_term(h_a, *map(np.exp, novel), p.topk),
         "consistency": p.w_consistency * ramp * steady,
         "label": p.c_inc * ramp * cross_entropy(joint[0], 6 + novel[0].argmax(1)),
     }
@@ -107,7 +107,7 @@ def test_frost_as_specified(epoch, settings):
     replayed = cosines([x for x, _ in pseudo], array(method.head.weight)) / TAU
     moved = h_a / np.sqrt((h_a**2).sum()) - old / np.sqrt((old**2).sum())
     expected = {
-        "pairs": pairs_term(h_a, *map(np.exp, novel)),
+        "pairs": pairs_term(h_a, *map(np.exp, novel), p.topk),
         "consistency": p.w_consistency * ramp * squared(*map(np.exp, novel)),
         "label": p.c_inc * ramp * cross_entropy(joint, 6 + novel[0].argmax(1)),
         "replay": cross_entropy(replayed, [c for _, c in pseudo]),
@@ -134,7 +134,13 @@ def test_frost_stores_what_its_novel_head_believes():
 
 @pytest.mark.parametrize(
     ("epoch", "settings"),
-    [(10, {}), (199, {}), (60, {"ce_rows": "all", "epsilon": 0.1}), (60, {"ce_rows": "new", "epsilon": 1.0})],
+    [
+        (10, {}),
+        (199, {}),
+        (10, {"ce_warmup": 0.0}),
+        (60, {"ce_rows": "all", "epsilon": 0.1}),
+        (60, {"ce_rows": "new", "epsilon": 1.0}),
+    ],
 )
 def test_simgcd_as_specified(epoch, settings):
     method, feed = start("simgcd", **settings)
@@ -164,8 +170,9 @@ def test_simgcd_as_specified(epoch, settings):
         "contrast": 0.65 * both_ways,
         "guide": 0.65 * p.epsilon * sum(0.5 * math.log(0.5 / mean[k]) for k in (6, 7)),
     }
-    if epoch >= 30:
-        targets = [np.exp(log_softmax(c / 0.04)) for c in cosine]
+    if epoch >= p.ce_warmup * 200:
+        sharp = [*np.linspace(0.07, 0.04, 30), *[0.04] * 170][epoch]
+        targets = [np.exp(log_softmax(c / sharp)) for c in cosine]
         student = [log_softmax(c / TAU) for c in cosine]
         crossed = sum((targets[v] * student[1 - v]).sum(1).mean() for v in (0, 1))
         expected["label"] = -0.65 * crossed / 2
@@ -175,12 +182,13 @@ def test_simgcd_as_specified(epoch, settings):
 def test_simgcd_without_exemplars_has_no_terms_of_theirs():
     method, feed = start("simgcd", exemplars=0)
     assert feed.batch(100, 0).memory is None
+    assert len(feed.batch(100, 0).index) == 64  # a whole batch: the ablation changes the exemplars alone
     assert set(method.losses(feed.batch(100, 0))) == {"contrast", "guide", "label"}
     assert "guide" not in start("simgcd", epsilon=0.0)[0].losses(feed.batch(100, 0))
 
 
 def test_growing_as_specified():
-    method, feed = start("gm", gamma_sd=2.0)
+    method, feed = start("gm", gamma_sd=2.0, topk=3)
     batch = feed.batch(3, 0)
     assert len(batch.index) == len(batch.memory.row)  # as many exemplars as novel images
     h_a, h_b = views(method, batch)
@@ -190,7 +198,7 @@ def test_growing_as_specified():
     dynamic = np.concatenate(views(method, batch.memory))
     agreed = np.mean([x @ y / np.linalg.norm(x) / np.linalg.norm(y) for x, y in zip(static, dynamic, strict=True)])
     expected = {
-        "pairs": pairs_term(h_a, *clustered),
+        "pairs": pairs_term(h_a, *clustered, 3),
         "consistency": squared(*clustered),
         "distil": 2.0 * (1 - agreed),  # the specification's -cos, shifted so that agreement costs nothing
     }
@@ -208,7 +216,13 @@ def test_merging_as_specified(inference):
     columns = method.mean_row.tolist()
     terms = method.losses(batch)
     near = cosines(h, array(method.mean)) / 0.1
-    compared({"merge": terms["merge"]}, {"merge": cross_entropy(near, [columns.index(row) for row in rows])})
+    with torch.no_grad():
+        static = np.concatenate([array(method.static(v)) for v in (batch.memory.a, batch.memory.b)])
+    expected = {
+        "merge": cross_entropy(near, [columns.index(row) for row in rows]),
+        "distil": 1 - np.mean([cosines([x], [y])[0, 0] for x, y in zip(static, h[-len(static) :], strict=True)]),
+    }
+    compared({name: terms[name] for name in expected}, expected)
     assert ("unify" in terms) == (inference == "unified")
     if inference == "unified":
         compared({"unify": terms["unify"]}, {"unify": cross_entropy(cosines(h, array(method.head.weight)) / TAU, rows)})
@@ -216,9 +230,20 @@ def test_merging_as_specified(inference):
     assert reached(terms["merge"], method) == reached(terms["distil"], method) == {"block"}
 
 
+def test_without_replay_the_merge_is_a_plain_epoch():
+    method, feed = start("gm", phase=1, replay=False)
+    assert (feed.steps, len(feed.batch(0, 0).index), feed.batch(0, 0).memory) == (len(feed.ids) // 64, 64, None)
+    assert set(method.losses(feed.batch(0, 0))) == {"merge"}
+
+
 def test_exemplars_of_gm_are_herded_among_the_dense_and_its_means_are_theirs():
     built, world = opened("gm", exemplars=4)
-    _grow, _merge = started_phases(built, world)
+    phases = started_phases(built, world)
+    next(phases)
+    with torch.no_grad():  # the branches must differ before the means are made, or either would do
+        for parameter in built.block.block.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    next(phases)
     session = world.session(1, built.memory()[0])
     with torch.no_grad():
         h = built.clean_features(session)
@@ -233,6 +258,18 @@ def test_exemplars_of_gm_are_herded_among_the_dense_and_its_means_are_theirs():
             picked = F.normalize(torch.cat([built.block(part.tokens) for part in session.recall(chosen)]), dim=1)
             place = built.mean_row.tolist().index(row)
             assert torch.allclose(built.mean[place], F.normalize(picked.mean(dim=0), dim=0), atol=1e-6)
+        for row in range(6):  # base classes as the static branch sees them
+            chosen = built.exemplars.index[built.exemplars.row == row]
+            static, growing = (
+                F.normalize(
+                    F.normalize(torch.cat([branch(part.tokens) for part in session.recall(chosen)]), dim=1).mean(0),
+                    dim=0,
+                )
+                for branch in (built.static, built.block)
+            )
+            assert len(chosen) == 4
+            assert torch.allclose(built.mean[row], static, atol=1e-6)
+            assert not torch.allclose(static, growing, atol=1e-3)
         assert len(built.exemplars) == 24  # the old ones only, until the session ends
         built.end(session)
         assert len(built.exemplars) == 24 + 4 * len(rows.unique())
@@ -276,6 +313,8 @@ def test_gm_asks_the_branch_that_is_closer():
         ("frost", {"w_kd": 0}, {"distil"}),
         ("frost", {"w_bce": 0}, {"pairs"}),
         ("frost", {"c_inc": 0}, {"label"}),
+        ("frost", {"w_consistency": 0}, {"consistency"}),
+        ("autonovel", {"w_consistency": 0}, {"consistency"}),
         ("autonovel", {"w_bce": 0}, {"pairs"}),
         ("autonovel", {"c_inc": 0}, {"label"}),
         ("gm", {"w_bce": 0}, {"pairs"}),
@@ -324,13 +363,13 @@ def test_which_term_reaches_which_part():
 
 
 def test_diagnostics_by_hand():
-    method, feed = start("frost")
+    method, feed = start("frost", topk=2)
     batch = feed.batch(0, 0)
     with torch.no_grad():
         h, old = method.block(batch.a), method.teacher(batch.a)
         figures = {name: float(value) for name, value in method.diagnose(batch).items()}
         rows, novel = method.head(h).argmax(1).tolist(), (6 + method.novel(h).argmax(1)).tolist()
-    sets = [frozenset(np.argsort(-row)[:5].tolist()) for row in h.numpy()]
+    sets = [frozenset(np.argsort(-row)[:2].tolist()) for row in h.numpy()]
     same = [sets[i] == sets[j] for i in range(len(sets)) for j in range(len(sets)) if i != j]
     moved = [np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(h.numpy(), old.numpy(), strict=True)]
     assert figures == pytest.approx(
@@ -348,3 +387,6 @@ def test_diagnostics_by_hand():
     with torch.no_grad():
         expected = F.cosine_similarity(gm.block(batch.memory.a), gm.static(batch.memory.a)).mean()
         assert torch.allclose(gm.diagnose(batch)["branch_cosine"], expected)
+    assert set(gm.diagnose(batch)) == {"positive_pairs", "branch_cosine"}  # the new classes have no means yet
+    gm, feed = start("gm", phase=1)
+    assert {"share_on_new_rows", "empty_rows"} <= set(gm.diagnose(feed.batch(0, 0)))
