@@ -199,7 +199,7 @@ def check(path: Path, names: list[str], *, update: bool) -> Result:
     if update:
         write_golden(path, now)
     unknown = sorted(set(names) - then.keys() if names else then.keys() ^ set(known))
-    return Result(path, exact, compare(then, now, exact=exact), unknown)
+    return Result(path, exact, compare(then or now, now, exact=exact), unknown)
 
 
 def to_table(verdicts: list[Verdict]) -> str:
