@@ -91,7 +91,7 @@ def fingerprint() -> dict[str, str]:
     from benchmark import provenance  # noqa: PLC0415
 
     versions = {name: v for name, v in provenance.versions().items() if name not in ("python", "cncd-bench")}
-    return {"processor": provenance.processor(), "kernels": torch.backends.cpu.get_cpu_capability(), **versions}
+    return {"processor": provenance.processor_kind(), "kernels": torch.backends.cpu.get_cpu_capability(), **versions}
 
 
 def measure(job: tuple[str, int, str]) -> Figures:

@@ -1,5 +1,6 @@
 """Where a record came from: code, versions, machine. An allow-list; no host name, no user name, no environment dump."""
 
+import hashlib
 import platform
 import resource
 import subprocess
@@ -50,13 +51,27 @@ def commit() -> tuple[str | None, bool | None]:
     return git("rev-parse", "HEAD"), None if changes is None else bool(changes)
 
 
+def cpu_fields() -> dict[str, str]:
+    """What Linux tells of the first core; nothing elsewhere."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 def processor() -> str:
     """The processor's model name: results are equal to the bit on one kind of machine, not between kinds."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return cpu_fields().get("model name") or platform.processor() or platform.machine()
+
+
+def processor_kind() -> str:
+    """The processor to its stepping and instructions: virtual machines give many kinds the same name."""
+    fields = cpu_fields()
+    numbers = [fields.get(name, "?") for name in ("cpu family", "model", "stepping")]
+    flags = hashlib.sha256(fields.get("flags", "").encode()).hexdigest()[:8]
+    return f"{processor()} ({'-'.join(numbers)}, {flags})"
 
 
 def peak_memory_mb() -> float:
