@@ -72,6 +72,8 @@ class Verdict:
     def text(self) -> str:
         if not self.moved:
             return f"{self.now:.2f}"
+        if self.now == self.golden:
+            return f"{self.now:.2f} (counts or losses differ)"
         return f"{self.golden:.2f} -> {self.now:.2f} ({self.now - self.golden:+.2f}, allowed {self.allowed:.2f})"
 
 
@@ -122,7 +124,7 @@ def read_golden(path: Path) -> Golden:
     try:
         return validated(Golden, json.loads(path.read_text(encoding="utf-8")), path.name)
     except OSError:
-        raise UsageError(f"there are no golden figures at {path}: make them with `bench check --update`") from None
+        raise UsageError(f"there are no golden figures at {path}: --update would make them") from None
     except ValueError:
         raise UsageError(f"{path} cannot be read: make it anew with `bench check --update`") from None
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmark import provenance
-from benchmark.base_session import base_session
+from benchmark.base_session import BaseLearner, base_session
 from benchmark.checkpoint import Checkpoint, Progress, restore
 from benchmark.chronicle import (
     Chronicle,
@@ -72,7 +72,11 @@ def phase_epochs(phases: tuple[Phase, ...], epochs: int) -> list[int]:
     if phases and abs(sum(phase.share for phase in phases) - 1) > 1e-6:
         raise UsageError("the shares of the method's phases must add up to 1")
     ends = [round(epochs * sum(phase.share for phase in phases[: k + 1])) for k in range(len(phases))]
-    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    dealt = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    while 0 in dealt and max(dealt) > 1:  # no phase is skipped as long as there are epochs to go round
+        dealt[dealt.index(max(dealt))] -= 1
+        dealt[dealt.index(0)] += 1
+    return dealt
 
 
 def discover(
@@ -120,6 +124,17 @@ def begin(method: Method, setting: Setting, session: Unlabelled, phase: int) -> 
     setting.seeded("init", session.number, phase)
     method.begin(session, method.phases()[phase])
     method.to(setting.device)
+
+
+def built(setting: Setting, base: BaseLearner) -> Method:
+    """The method at the end of the base session."""
+    request = setting.request
+    setting.seeded("build")
+    try:
+        method = request.method.cls(base.block, base.head, request.params, request.backbone.projector)
+    except ValueError as error:  # a knob that does not fit the backbone
+        raise UsageError(f"{request.method.name}: {error}") from error
+    return method.to(setting.device)
 
 
 def rebuilt(method: Method, setting: Setting, progress: Progress, state: dict[str, Tensor]) -> None:
@@ -207,8 +222,7 @@ def sessions(
     save = Checkpoint(work / "state.safetensors", request.question)
     loaded = save.load()
     base, chronicle.base, chronicle.base_cached = base_session(setting, cache)
-    setting.seeded("build")
-    method = request.method.cls(base.block, base.head, request.params, request.backbone.projector).to(setting.device)
+    method = built(setting, base)
     momentum: dict[str, Tensor] = {}
     path = record_path(chronicle.out, request.question)
     if loaded is not None and not path.exists():

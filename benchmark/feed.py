@@ -82,7 +82,7 @@ class NovelFeed:
         self.ids = self.setting.stream.ids(self.session)
         whole = self.setting.request.budget.batch
         self.novel = min(max(1, round(self.shape.novel * whole)), len(self.ids))
-        self.replayed = round(self.shape.memory * whole) if len(self.exemplars[0]) else 0
+        self.replayed = min(round(self.shape.memory * whole), len(self.exemplars[0]))
         pool = len(self.ids) + (len(self.exemplars[0]) if self.shape.pool == "session+memory" else 0)
         taken = self.novel + (self.replayed if self.shape.pool == "session+memory" else 0)
         self.steps = max(1, pool // taken)

@@ -14,6 +14,7 @@ from tabulate import tabulate
 
 import benchmark
 from benchmark.record import RunRecord, group_name, read_record
+from benchmark.report.frames import stored_range
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results"
@@ -151,15 +152,9 @@ def figures(table: pd.DataFrame, rows: list[Configuration], *, stored: bool) -> 
     for row in rows:
         part = table[table["configuration"] == row.name]
         cells = [f"{part[c].mean():.1f} ± {part[c].std(ddof=1):.1f}" for c in FIGURES]
-        lines.append([row.name, *cells, *([between(part["stored"])] if stored else []), len(part)])
+        lines.append([row.name, *cells, *([stored_range(part["stored"])] if stored else []), len(part)])
     headers = ["", *FIGURES, *(["stored per class"] if stored else []), "n"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
-
-
-def between(stored: pd.Series) -> str:
-    """What all runs stored, or the least and the most: a class of few images has few exemplars."""
-    texts = sorted(stored.unique(), key=lambda text: float(text.split()[0]) if text[0].isdigit() else 0.0)
-    return texts[0] if len(texts) == 1 else f"{texts[0].split()[0]} to {texts[-1]}"
 
 
 def differences(table: pd.DataFrame, rows: list[tuple[str, str]]) -> str:

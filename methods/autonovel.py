@@ -37,6 +37,9 @@ class AutoNovel(Method):
     params: Params
     novel: CosineHead
 
+    def build(self) -> None:
+        self.require_dimensions(self.params.topk)
+
     def begin(self, session: Unlabelled, phase: Phase) -> None:
         super().begin(session, phase)
         self.novel = CosineHead(self.width, session.new, self.head.temperature)

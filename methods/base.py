@@ -66,7 +66,12 @@ class Method(nn.Module, ABC):
         self.build()
 
     def build(self) -> None:
-        """Modules and buffers that are there from the start."""
+        """Modules and buffers that are there from the start; ValueError for a knob that does not fit the backbone."""
+
+    def require_dimensions(self, count: int) -> None:
+        """Refuse a knob that asks for more dimensions than a feature has."""
+        if count > self.width:
+            raise ValueError(f"topk is {count}, but features have {self.width} dimensions")
 
     def phases(self) -> tuple[Phase, ...]:
         return (Phase(),)

@@ -39,6 +39,7 @@ class FRoST(Method):
     params: Params
 
     def build(self) -> None:
+        self.require_dimensions(self.params.topk)
         self.prototypes = Prototypes(self.width)
 
     def begin(self, session: Unlabelled, phase: Phase) -> None:

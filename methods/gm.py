@@ -47,6 +47,7 @@ class GM(Method):
     mean_row: Tensor
 
     def build(self) -> None:
+        self.require_dimensions(self.params.topk)
         self.base_rows = self.head.rows
         self.static = frozen(self.block)
         self.exemplars, self.chosen = Exemplars(), Exemplars()

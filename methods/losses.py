@@ -84,8 +84,6 @@ def same_ranking(h: Tensor, top: int, *, standardize: bool = False) -> Tensor:
     Signed values are ranked, as FRoST's authors do on a transformer. `standardize` first gives every dimension the same
     mean and deviation in the batch, for backbones in which a few dimensions always come first.
     """
-    if top > h.shape[1]:
-        raise ValueError(f"topk is {top}, but features have {h.shape[1]} dimensions")
     h = h.detach()
     if standardize:
         h = (h - h.mean(dim=0)) / h.std(dim=0).clamp(min=1e-8)

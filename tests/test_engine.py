@@ -135,5 +135,12 @@ def test_mistakes_of_an_own_method_are_told_in_one_sentence(short_run, tmp_path,
         short_run(method=f"{tmp_path / 'mine.py'}:Mine")
 
 
+@pytest.mark.parametrize("method", ["frost", "autonovel", "gm"])
+def test_a_knob_that_does_not_fit_the_backbone_is_told(short_run, tmp_path, method):
+    with pytest.raises(UsageError, match=f"{method}: topk is 97, but features have 96 dimensions"):
+        short_run(method=method, settings={"topk": 97})
+    assert not list(tmp_path.rglob("*.json"))
+
+
 def test_default_phase_takes_a_whole_batch_of_the_session():
     assert Phase() == Phase(share=1.0, novel=1.0, memory=0.0, pool="session")

@@ -279,11 +279,6 @@ def test_self_labelling_by_hand():
     assert L.self_labelling(logits, logits, 2.0).item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_more_dimensions_than_there_are_is_an_error():
-    with pytest.raises(ValueError, match="topk is 9, but features have 4 dimensions"):
-        L.same_ranking(torch.randn(3, 4), 9)
-
-
 def test_cross_entropy_and_relative_distance_by_hand():
     logits = torch.tensor([[0.0, math.log(3)]])
     assert L.cross_entropy(torch.tensor([[0.5, 0.5]]), logits).item() == pytest.approx(-0.5 * math.log(0.25 * 0.75))

@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmark.errors import UsageError
 from benchmark.record import Provenance, Question, RunRecord, SessionResult, read_record, sparse
 from benchmark.report import build
+from benchmark.report.frames import stored_range
 
 
 def synthetic(out: Path, method: str, seed: int, right: int, **options) -> RunRecord:
@@ -126,6 +128,12 @@ def test_text_is_escaped_for_its_format(tmp_path):
     tables = tmp_path / "tables"
     assert r"a\_b" in (tables / "average_accuracy.tex").read_text()
     assert r"50\% \& |x|" in (tables / "average_accuracy.tex").read_text()
+
+
+def test_what_is_stored_is_told_as_it_was_counted():
+    assert stored_range(pd.Series(["20 images", "9.8 images", "18.5 images"])) == "9.8 to 20 images"
+    assert stored_range(pd.Series(["nothing", "nothing"])) == "nothing"
+    assert stored_range(pd.Series(["", ""])) == ""
 
 
 def test_report_imports_no_torch(tmp_path):

@@ -69,6 +69,12 @@ def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def stored_range(stored: pd.Series) -> str:
+    """What all runs store of a class, or the least and the most: a class of few images has few exemplars."""
+    texts = sorted(set(stored) - {""}, key=lambda text: float(text.split()[0]) if text[0].isdigit() else 0.0)
+    return f"{texts[0].split()[0]} to {texts[-1]}" if len(texts) > 1 else "".join(texts)
+
+
 def cells(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Mean, sample deviation and number of runs of every (group, protocol, method); diverged runs are counted apart."""
     grouped = frame.groupby(CELL, sort=True)
@@ -78,7 +84,7 @@ def cells(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
             "deviation": grouped[metric].std(ddof=1),
             "runs": grouped["seed"].count(),
             "diverged": grouped[metric].apply(lambda values: int(values.isna().sum())),
-            "stored": grouped["stored"].max(),
+            "stored": grouped["stored"].apply(stored_range),
         }
     ).reset_index()
     # reference runs first: their group has the shortest name
