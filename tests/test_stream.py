@@ -104,12 +104,12 @@ def test_phases_share_all_epochs(shares, epochs):
 
 
 def test_exemplars_come_with_their_rows_and_lengthen_the_epoch(setting):
-    ids, rows = torch.arange(30), torch.arange(30) % 6
+    ids, rows = torch.arange(40), torch.arange(40) % 6
     phase = Phase(novel=0.5, memory=0.5, pool="session+memory")
     feed = NovelFeed(setting, 1, 0, phase, 10, (ids, rows))
     batch = feed.batch(0, 0)
     session = len(setting.stream.ids(1))
-    assert feed.steps == (session + 30) // 64
+    assert feed.steps == (session + 40) // 64
     assert len(batch.index) == len(batch.a) == len(batch.b) == 32
     assert len(batch.memory.a) == len(batch.memory.b) == len(batch.memory.row) == 32
     chosen = feed._memory[:32]
