@@ -26,6 +26,7 @@ def run(
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
     threads: int | None = None,
+    data_dir: str | Path | None = None,
     out: str | Path = "results",
     keep: bool = False,
     display: "Display | None" = None,
@@ -48,6 +49,7 @@ def run(
         views=views,
         params=params,
         settings=settings or {},
+        data_dir=Path(data_dir) if data_dir is not None else None,
     )
     from benchmark.engine import run as carry  # noqa: PLC0415 - imports torch; after the request was found good
 

@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from timm.layers import Attention, LayerNorm, LayerScale, Mlp
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmark.errors import DataError
 from benchmark.protocol import Backbone
 from benchmark.stream import Tokens
+from benchmark.weights import fitted, read_weights
+
+
+PASS_ON_CPU, PASS_ON_GPU = 16, 256
+"""Pictures that go through the trunk together: few on a CPU, so that what a layer hands to the next stays in its cache."""
 
 
 def takes_class_token_path(block: nn.Module) -> bool:
@@ -82,7 +84,7 @@ class LastBlock(nn.Module):
 
 
 class Trunk(nn.Module):
-    """Everything before the last block, frozen: pixels in [0, 1] in, tokens out."""
+    """Everything before the last block, frozen: pictures in, as bytes or in [0, 1]; tokens out."""
 
     def __init__(self, vit: VisionTransformer, spec: Backbone, last: LastBlock) -> None:
         super().__init__()
@@ -92,10 +94,22 @@ class Trunk(nn.Module):
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1))
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Tokens beside the class token, and their width."""
+        return self.vit.patch_embed.num_patches + self.vit.num_prefix_tokens - 1, self.vit.embed_dim
+
+    @property
+    def device(self) -> torch.device:
+        return self.get_buffer("mean").device
+
     @torch.no_grad()
     def forward(self, pixels: Tensor) -> Tokens:
         mean, std = self.get_buffer("mean"), self.get_buffer("std")
-        tokens = self.vit.forward_features((pixels.to(mean.device) - mean) / std)
+        pixels = pixels.to(mean.device, non_blocking=True)
+        if pixels.dtype == torch.uint8:
+            pixels = pixels / 255
+        tokens = self.vit.forward_features((pixels - mean) / std)
         rest = tokens[:, 1:]
         if self.eps is not None:
             rest = F.layer_norm(rest, (rest.shape[2],), eps=self.eps)
@@ -104,7 +118,7 @@ class Trunk(nn.Module):
 
 def build_vit(spec: Backbone) -> VisionTransformer:
     """The transformer with random weights and no classifier."""
-    sizes = dict(spec.vit)
+    sizes = spec.vit | ({} if spec.depth is None else {"depth": spec.depth})
     if spec.architecture == "vit":
         return VisionTransformer(num_classes=0, **sizes)
     return timm.create_model(spec.architecture, pretrained=False, num_classes=0, img_size=spec.image_size, **sizes)
@@ -119,26 +133,16 @@ def split_vit(vit: VisionTransformer, spec: Backbone) -> tuple[Trunk, LastBlock]
 
 
 def open_backbone(spec: Backbone, weights: Path) -> tuple[Trunk, LastBlock]:
-    """The backbone with the weights of a safetensors file."""
-    try:
-        state = load_file(weights)
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{weights} is not a readable safetensors file: {error}") from None
+    """The backbone with the weights of a file."""
     vit = build_vit(spec)
-    expected = vit.state_dict()
-    missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
-    wrong = [key for key in expected.keys() & state.keys() if expected[key].shape != state[key].shape]
-    for problem, keys in (("lacks", missing), ("has an unknown", extra), ("has another shape for", wrong)):
-        if keys:
-            raise DataError(f"{weights} does not fit backbone '{spec.name}': it {problem} '{keys[0]}'")
-    vit.load_state_dict(state)
+    vit.load_state_dict(fitted(read_weights(weights), vit, spec, weights))
     return split_vit(vit, spec)
 
 
-def images_to_tokens(trunk: Trunk, pixels: Tensor, chunk: int = 256) -> Tokens:
-    """Tokens of many pictures, a chunk at a time."""
-    parts = [trunk(part) for part in pixels.split(chunk)]
-    return Tokens.cat(parts)
+def images_to_tokens(trunk: Trunk, pixels: Tensor) -> Tokens:
+    """Tokens of many pictures, as many at a time as the device is fastest with."""
+    size = PASS_ON_CPU if trunk.device.type == "cpu" else PASS_ON_GPU
+    return Tokens.cat([trunk(part) for part in pixels.split(size)])
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -64,7 +64,7 @@ def run(
     protocol: Annotated[str, typer.Option(help="Name of a protocol, or a YAML file.")] = "digits-t2",
     seed: Annotated[int, typer.Option(help="Seed of training; splits and class order do not depend on it.")] = 0,
     backbone: Annotated[str | None, typer.Option(help="Another backbone of `bench list backbones`.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Weights of the backbone (safetensors).")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights of the backbone (safetensors or .pth).")] = None,
     budget: Annotated[str, typer.Option(help="How long to train: paper or quick.")] = "paper",
     views: Annotated[str | None, typer.Option(help="Augmented views an image (2 or more), or live.")] = None,
     params: Annotated[str | None, typer.Option(help="Named parameter set, or a YAML file.")] = None,
@@ -76,6 +76,9 @@ def run(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the dataset, or its parent; else $CNCD_DATA, else the cache.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of records and unfinished state.")] = Path("results"),
     keep: Annotated[
         bool, typer.Option("--keep", help="Also write predictions (npz) and weights (safetensors).")
@@ -104,6 +107,7 @@ def run(
         settings=dict(map(parse_setting, settings or [])),
         device=device,
         threads=threads,
+        data_dir=data_dir,
         out=out,
         keep=keep,
         display=Display(),
@@ -215,9 +219,9 @@ def listing(kind: str) -> list[dict[str, Any]]:
             {"name": b.name, "architecture": b.architecture, "image_size": b.image_size, "trained_on": b.trained_on}
             for b in load_backbones().values()
         ]
-    from benchmark.data import CLASSES, READERS  # noqa: PLC0415
+    from benchmark.protocol import load_datasets  # noqa: PLC0415
 
-    return [{"name": name, "classes": n, "readable": name in READERS} for name, n in CLASSES.items()]
+    return [{"name": d.name, "title": d.title, "classes": d.classes} for d in load_datasets().values()]
 
 
 @app.command()

@@ -2,18 +2,21 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmark.errors import DataError
-
-CLASSES = {"digits": 10, "digits-holdout": 6, "cifar10": 10, "cifar100": 100, "tiny-imagenet": 200}
-"""Number of classes of every dataset a protocol may name."""
+from benchmark.files import cache_folder
+from benchmark.layouts import SplitName, find_layout
+from benchmark.pixels import open_pixels
+from benchmark.protocol import DatasetSpec, load_datasets
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,41 @@ class Dataset:
     classes: tuple[str, ...]
     train: Split
     test: Split
+    pixel_digest: str | None = None
+    """Digest of images read from files; embedded ones are digested when asked."""
+    in_both: int = 0
+    """Test images that are training images too."""
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over pixels and labels of both splits, in order."""
+        """SHA-256 over pixels and labels of both splits: of the canonical order if they came from files."""
+        if self.pixel_digest is not None:
+            return self.pixel_digest
         digest = hashlib.sha256()
         for split in (self.train, self.test):
             digest.update(np.ascontiguousarray(split.images).tobytes())
             digest.update(np.ascontiguousarray(split.labels, dtype="<i8").tobytes())
         return digest.hexdigest()
+
+    @property
+    def splits(self) -> dict[SplitName, Split]:
+        return {"train": self.train, "test": self.test}
+
+    @property
+    def counts(self) -> dict[str, list[int]]:
+        """The fewest and the most images of a class, by split."""
+        return {
+            name: [int(counts.min()), int(counts.max())]
+            for name, split in self.splits.items()
+            for counts in [np.bincount(split.labels, minlength=len(self.classes))]
+        }
+
+    def shortfall(self, spec: DatasetSpec) -> str | None:
+        """`300+60 images a class` where the complete dataset has more; none if this is the complete one."""
+        if self.counts == {"train": [spec.train] * 2, "test": [spec.test] * 2}:
+            return None
+        texts = [f"{least}" if least == most else f"{least}-{most}" for least, most in self.counts.values()]
+        return f"{'+'.join(texts)} images a class"
 
 
 def digits() -> Dataset:
@@ -72,10 +101,34 @@ def digits_holdout() -> Dataset:
     return Dataset("digits-holdout", names, train.take(base[~held_out]), train.take(base[held_out]))
 
 
-READERS: dict[str, Callable[[], Dataset]] = {"digits": digits, "digits-holdout": digits_holdout}
+EMBEDDED: dict[str, Callable[[], Dataset]] = {"digits": digits, "digits-holdout": digits_holdout}
 
 
-def open_dataset(name: str) -> Dataset:
-    if name not in READERS:
-        raise DataError(f"dataset '{name}' cannot be read by this version: only {', '.join(READERS)} can")
-    return READERS[name]()
+def data_folder(given: Path | None) -> Path:
+    """Where datasets are: what was given, else `$CNCD_DATA`, else the user's cache."""
+    if given is not None:
+        return given
+    return Path(os.environ["CNCD_DATA"]) if os.environ.get("CNCD_DATA") else cache_folder() / "data"
+
+
+def open_dataset(name: str, data_dir: Path | None = None) -> Dataset:
+    """A dataset by name; one that lies in files is decoded the first time it is opened."""
+    spec = load_datasets()[name]
+    if spec.layout == "embedded":
+        return EMBEDDED[name]()
+    root = data_folder(data_dir)
+    layout = find_layout(spec, root)
+    if layout is None:
+        raise DataError(f"{spec.title} is not in {root}: {how_to_get(spec)}")
+    found = open_pixels(spec, layout, cache_folder())
+    train, test = (Split(found.images[split], found.labels(split)) for split in ("train", "test"))
+    return Dataset(name, found.names, train, test, found.digest, found.in_both)
+
+
+def how_to_get(spec: DatasetSpec) -> str:
+    assert spec.archive is not None
+    layouts = "train/<class>/ and test/<class>/" if spec.layout == "cifar" else f"{spec.folders[0]}/train and val"
+    return (
+        f"`bench fetch {spec.name}` downloads it (about {spec.archive.megabytes} MB), "
+        f"or point --data-dir (or $CNCD_DATA) at a folder with {spec.archive.file.removesuffix('.zip')} or {layouts}"
+    )

@@ -28,10 +28,10 @@ from benchmark.chronicle import (
 from benchmark.descent import Course, fit
 from benchmark.errors import DivergedError, LockedError, UsageError
 from benchmark.feed import NovelFeed
-from benchmark.files import make_folder
+from benchmark.files import cache_folder, make_folder
 from benchmark.progress import Display, Stop
 from benchmark.record import Question, RunRecord, read_record, record_path
-from benchmark.request import Request, cache_folder
+from benchmark.request import Request
 from benchmark.seeds import repeatable
 from benchmark.setting import Setting, open_setting, pick_device
 from benchmark.stream import Unlabelled

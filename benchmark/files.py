@@ -4,6 +4,8 @@ import hashlib
 import os
 from pathlib import Path
 
+import platformdirs
+
 from benchmark.errors import UsageError
 
 
@@ -18,7 +20,12 @@ def atomic_write(path: Path, content: bytes) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make a rename in this folder last through a power cut."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
@@ -39,3 +46,8 @@ def make_folder(path: Path) -> Path:
     except PermissionError:
         raise UsageError(f"cannot create folder {path}: permission denied") from None
     return path
+
+
+def cache_folder() -> Path:
+    """Where banks, base sessions, decoded images and downloads are kept: `$CNCD_CACHE`, else the user's cache."""
+    return Path(os.environ.get("CNCD_CACHE") or platformdirs.user_cache_dir("cncd-bench"))

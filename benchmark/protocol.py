@@ -5,6 +5,7 @@ A protocol fixes everything that methods share. What a method may choose for its
 
 import difflib
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from itertools import chain, islice
@@ -13,12 +14,22 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from benchmark.data import CLASSES
 from benchmark.errors import DataError, UsageError
+from benchmark.files import cache_folder
 
 NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+FILE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 MAX_YAML_BYTES = 1_000_000
 MAX_YAML_DEPTH = 20
 
@@ -49,6 +60,50 @@ class Shared(Spec):
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-5, ge=0)
     lr_floor: float = Field(1e-3, ge=0, le=1, description="last learning rate as a share of the first")
+    bank: Literal["float16", "float32"] = Field("float32", description="how tokens are kept; float32 is exact")
+
+    @model_serializer(mode="wrap")
+    def _exact_goes_without_saying(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Records made before there was a choice had exact tokens and say nothing of it: their keys stay valid."""
+        values: dict[str, Any] = dump(self)
+        if self.bank == "float32":
+            values.pop("bank", None)
+        return values
+
+
+class Archive(Spec):
+    """A file that `bench fetch` downloads and unpacks."""
+
+    file: str = Field(pattern=FILE)
+    megabytes: int = Field(ge=0, description="about, for people who wait")
+    urls: tuple[str, ...] = Field(min_length=1, description="tried in this order; all serve the same bytes")
+    md5: str | None = Field(None, description="as an installed package states it")
+    sha256: str | None = Field(None, description="computed from the file by us")
+
+
+class Members(Spec):
+    """The pickled files inside CIFAR's archive, with their md5 digests."""
+
+    folder: str
+    label_key: str
+    train: dict[str, str]
+    test: dict[str, str]
+
+
+class DatasetSpec(Spec):
+    """A dataset by name: how many images of which size, how it lies on disk, where it can be had."""
+
+    name: str = Field(pattern=NAME)
+    title: str
+    classes: int = Field(ge=1)
+    layout: Literal["embedded", "cifar", "tiny"]
+    side: int | None = None
+    train: int | None = Field(None, description="images a class; none: whatever the embedded dataset has")
+    test: int | None = None
+    folders: tuple[str, ...] = Field((), description="names its folder may have below --data-dir")
+    archive: Archive | None = None
+    members: Members | None = None
+    pixels: str | None = Field(None, description="digest of the complete dataset's pixels (benchmark/pixels.py)")
 
 
 class Protocol(Spec):
@@ -65,7 +120,7 @@ class Protocol(Spec):
     K: Literal["known"] = "known"
     selection: Literal["last"] = "last"
     backbone: str = Field(pattern=NAME)
-    augmentation: Literal["digits", "simgcd"]
+    augmentation: Literal["digits", "simgcd", "jitter"]
     views: Views = 8
     shared: Shared = Shared()
     budgets: dict[str, Budget]
@@ -74,8 +129,9 @@ class Protocol(Spec):
     @field_validator("dataset")
     @classmethod
     def _known_dataset(cls, value: str) -> str:
-        if value not in CLASSES:
-            raise ValueError(f"unknown dataset{suggest(value, CLASSES)}")
+        known = load_datasets()
+        if value not in known:
+            raise ValueError(f"unknown dataset{suggest(value, known)}")
         return value
 
     @field_validator("budgets")
@@ -88,7 +144,7 @@ class Protocol(Spec):
 
     @model_validator(mode="after")
     def _disjoint(self) -> "Protocol":
-        available = CLASSES[self.dataset]
+        available = load_datasets()[self.dataset].classes
         listed = [session for session in self.sessions if isinstance(session, tuple)]
         labels = list(chain.from_iterable(listed))
         sizes = [len(session) if isinstance(session, tuple) else session for session in self.sessions]
@@ -111,7 +167,7 @@ class Protocol(Spec):
     @property
     def classes(self) -> tuple[tuple[int, ...], ...]:
         """The dataset's labels of every session, in order of arrival: a matter of the protocol, not of the seed."""
-        order = np.arange(CLASSES[self.dataset])
+        order = np.arange(load_datasets()[self.dataset].classes)
         if self.class_order != "natural":
             np.random.default_rng(int(self.class_order.removeprefix("seed:"))).shuffle(order)
         waiting = iter(order.tolist())
@@ -126,14 +182,22 @@ class Backbone(Spec):
     name: str = Field(pattern=NAME)
     architecture: str = Field(description="timm model name, or 'vit' with its sizes in `vit`")
     vit: dict[str, Any] = {}
+    depth: int | None = Field(None, ge=2, description="keep the first blocks only; none: all")
+    download: Archive | None = Field(None, description="where `bench fetch` gets the weights")
     weights: str | None = Field(description="file in protocols/weights, or none: given with --weights")
     sha256: str | None = Field(description="digest of the weight file; none: nobody could compute it yet")
+    tensors: str | None = Field(None, description="digest of the tensors, where files with the same weights differ")
     image_size: int = Field(ge=4)
     mean: tuple[float, ...]
     std: tuple[float, ...]
     projector: tuple[int, ...] = Field(description="hidden and output widths of every method's projectors")
     trained_on: str
     saw_novel_classes: bool | None = Field(description="may it have seen the novel classes? none: unknown")
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """What makes a network of the weights, for questions and banks."""
+        return self.model_dump(mode="json", include={"architecture", "vit", "depth", "image_size", "mean", "std"})
 
 
 def suggest(word: str, known: Any) -> str:
@@ -250,6 +314,15 @@ def load_protocol(name: str) -> Protocol:
     return protocol
 
 
+@cache
+def load_datasets() -> dict[str, DatasetSpec]:
+    document = read_yaml(files("protocols") / "datasets.yaml")
+    return {
+        name: validated(DatasetSpec, {"name": name, **values}, f"datasets.yaml: {name}")
+        for name, values in document.items()
+    }
+
+
 def load_backbones() -> dict[str, Backbone]:
     document = read_yaml(files("protocols") / "backbones.yaml")
     return {
@@ -259,17 +332,38 @@ def load_backbones() -> dict[str, Backbone]:
 
 
 def load_backbone(name: str) -> Backbone:
+    """A backbone of the suite by name, or the user's own by path (`my/backbone.yaml`)."""
+    if name.endswith((".yaml", ".yml")):
+        document = read_yaml(Path(name))
+        own = {"name": Path(name).stem.lower(), **document} if isinstance(document, dict) else document
+        return validated(Backbone, own, name)
     backbones = load_backbones()
     if name not in backbones:
-        raise UsageError(f"unknown backbone '{name}'{suggest(name, backbones)}")
+        raise UsageError(f"unknown backbone '{name}'{suggest(name, backbones)} (your own: --backbone my/backbone.yaml)")
     return backbones[name]
 
 
 def weight_file(backbone: Backbone, given: Path | None) -> Path:
     """Where the weights are, or how to get them."""
-    path = given if given is not None else Path(str(files("protocols") / "weights" / str(backbone.weights)))
-    if given is None and backbone.weights is None:
-        raise DataError(f"backbone '{backbone.name}' ships no weights: give a safetensors file with --weights FILE")
-    if not path.is_file():
-        raise DataError(f"no weight file at {path}: give a safetensors file with --weights FILE")
-    return path
+    if given is not None:
+        if not given.is_file():
+            raise DataError(f"no weight file at {given}: give a safetensors or .pth file with --weights FILE")
+        return given
+    if backbone.weights is not None:
+        return Path(str(files("protocols") / "weights" / backbone.weights))
+    hint = "give a safetensors or .pth file with --weights FILE"
+    if backbone.download is None:
+        raise DataError(f"backbone '{backbone.name}' ships no weights: {hint}")
+    fetched = fetched_weights(backbone.download)
+    if not fetched.is_file():
+        size = f"about {backbone.download.megabytes} MB"
+        raise DataError(
+            f"the weights of backbone '{backbone.name}' are not here: "
+            f"`bench fetch {backbone.name}` downloads them ({size}), or {hint}"
+        )
+    return fetched
+
+
+def fetched_weights(download: Archive) -> Path:
+    """Where `bench fetch` puts weights."""
+    return cache_folder() / "weights" / download.file

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from benchmark import scoring
 from benchmark.errors import UsageError
@@ -34,6 +42,15 @@ class Question(Spec):
     shared: dict[str, Any]
     views: int | Literal["live"]
     seed: int = Field(ge=0)
+    data: dict[str, Any] | None = Field(None, description="digest of the images; none: the package's own")
+
+    @model_serializer(mode="wrap")
+    def _own_data_goes_without_saying(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Records of embedded data were made before there was any other: their keys stay valid."""
+        values: dict[str, Any] = dump(self)
+        if self.data is None:
+            values.pop("data", None)
+        return values
 
     @property
     def key(self) -> str:
@@ -102,6 +119,7 @@ class Provenance(BaseModel):
     session_seconds: list[float] = []
     peak_memory_mb: float = 0.0
     trunk_images: int = 0
+    bank_seconds: float = 0.0
     base_session: Literal["trained", "cached"] = "trained"
     data_digest: str = ""
     weights_digest: str = ""
@@ -153,7 +171,7 @@ class RunRecord(Spec):
     @property
     def command(self) -> str:
         """What to type for the same run (an own method's or protocol's file goes by its name here)."""
-        options = {"backbone": "--backbone", "views": "--views", "weights": "--weights"}
+        options = {"backbone": "--backbone", "views": "--views", "weights": "--weights", "reduced": "--data-dir"}
         words = ["bench run --method", self.question.method, "--protocol", self.question.protocol["name"]]
         words += [f"--seed {self.question.seed} --budget {self.budget_name}"]
         for key, value in sorted(self.changed.items()):

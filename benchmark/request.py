@@ -1,6 +1,5 @@
 """From what the user typed to the question a run answers. Everything is checked here, before any work begins."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import platformdirs
 import yaml
 from pydantic import BaseModel, Field
 
 import methods
+from benchmark.data import open_dataset
 from benchmark.errors import DataError, UsageError
 from benchmark.files import file_digest
 from benchmark.protocol import (
@@ -24,6 +23,7 @@ from benchmark.protocol import (
     Shared,
     Spec,
     load_backbone,
+    load_datasets,
     load_protocol,
     read_yaml,
     suggest,
@@ -46,6 +46,7 @@ class Request:
     shared: Shared
     backbone: Backbone
     weights: Path
+    data_dir: Path | None
     changed: dict[str, Any]
 
 
@@ -69,6 +70,7 @@ def ask(
     views: int | str | None = None,
     params: str | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
+    data_dir: Path | None = None,
 ) -> Request:
     """Resolve names, files and overrides into one question."""
     if not 0 <= seed < 2**32:
@@ -83,7 +85,7 @@ def ask(
     reference = {
         "params": chosen.params.get(loaded.name, {}),
         "budget": chosen.budgets[budget].model_dump(),
-        "shared": chosen.shared.model_dump(),
+        "shared": dict(chosen.shared),
     }
     models: dict[str, type[BaseModel]] = {"params": loaded.cls.Params, "budget": Budget, "shared": Shared}
     plain, final = {}, {}
@@ -98,11 +100,9 @@ def ask(
 
     spec = load_backbone(backbone or chosen.backbone)
     path = weight_file(spec, weights)
-    digest = file_digest(path)
-    if weights is None and spec.sha256 is not None and digest != spec.sha256:
-        raise DataError(
-            f"{path} is damaged: its sha256 is {digest[:12]}…, registered is {spec.sha256[:12]}…; reinstall"
-        )
+    digest, registered = weights_identity(spec, path, given=weights is not None)
+    data = load_datasets()[chosen.dataset]
+    images = None if data.layout == "embedded" else open_dataset(chosen.dataset, data_dir)
     wanted_views = parse_views(views) if views is not None else chosen.views
 
     question = Question(
@@ -124,27 +124,62 @@ def ask(
             "weights": digest,
             "image_size": spec.image_size,
             "projector": list(spec.projector),
+            **({} if spec.weights is not None else {"network": spec.network}),
         },
         budget=final["budget"].model_dump(mode="json"),
         shared=final["shared"].model_dump(mode="json"),
         views=wanted_views,
         seed=seed,
+        data=None if images is None else {"digest": images.digest, **images.counts},
     )
     changed: dict[str, Any] = {}
     for part, model in final.items():
-        before, after = flat(plain[part].model_dump(mode="json")), flat(model.model_dump(mode="json"))
+        before, after = flat(plain_values(plain[part])), flat(plain_values(model))
         prefix = "" if part == "params" else f"{part}."
         changed |= {f"{prefix}{key}": after[key] for key in after if after[key] != before[key]}
     if wanted_views != chosen.views:
         changed["views"] = wanted_views
     if spec.name != chosen.backbone:
         changed["backbone"] = spec.name
-    if digest != spec.sha256:
+    if not registered:
         changed["weights"] = digest[:12]
+    if images is not None:
+        fewer = images.shortfall(data)
+        if fewer:
+            changed["reduced"] = fewer
+        elif data.pixels is not None and data.pixels != images.digest:
+            changed["data"] = images.digest[:12]
     budget_model, shared_model = final["budget"], final["shared"]
     assert isinstance(budget_model, Budget)
     assert isinstance(shared_model, Shared)
-    return Request(question, loaded, final["params"], chosen, budget_model, budget, shared_model, spec, path, changed)
+    return Request(question, loaded, final["params"], chosen, budget_model, budget, shared_model, spec, path, data_dir, changed)
+
+
+def plain_values(model: BaseModel) -> dict[str, Any]:
+    """Every value of a model, also those that its written form leaves out."""
+    return {**dict(model), **model.model_dump(mode="json")}
+
+
+def weights_identity(spec: Backbone, path: Path, *, given: bool) -> tuple[str, bool]:
+    """The digest that stands for the weights in the question, and whether it is the registered one.
+
+    The package's own weights go by their file. Others go by their tensors: the same weights come in files that differ.
+    """
+    if spec.weights is not None and not given:
+        digest = file_digest(path)
+        if digest != spec.sha256:
+            raise DataError(f"{path} is damaged: its sha256 is {digest[:12]}…, not the registered one; reinstall")
+        return digest, True
+    if spec.sha256 is not None and file_digest(path) == spec.sha256:
+        return spec.sha256 if spec.weights is not None else tensors_of(path), True
+    digest = tensors_of(path)
+    return digest, digest == spec.tensors
+
+
+def tensors_of(path: Path) -> str:
+    from benchmark.weights import read_weights, tensor_digest  # noqa: PLC0415 - imports torch
+
+    return tensor_digest(read_weights(path))
 
 
 def find_method(name: str) -> methods.Loaded:
@@ -222,8 +257,3 @@ def parse_views(views: int | str) -> Any:
     if not 2 <= number <= 1024:
         raise UsageError(f"--views: {number}: must be a number from 2 to 1024, or live")
     return number
-
-
-def cache_folder() -> Path:
-    """Where base sessions (and later token banks) are kept: `$CNCD_CACHE`, else the user's cache."""
-    return Path(os.environ.get("CNCD_CACHE") or platformdirs.user_cache_dir("cncd-bench"))

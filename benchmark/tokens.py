@@ -1,7 +1,7 @@
 """Where tokens come from: `source.get(position, view)`, one interface whatever stands behind it.
 
-`Live` sends pictures through the trunk each time; `Kept` does so once per view and keeps the tokens in memory. Tokens
-kept on disk and shared between runs will be a third class with the same two methods.
+`Live` sends pictures through the trunk each time; `Kept` does so once per view and keeps the tokens in memory;
+`BankSource` (bank.py) reads them from disk, where all runs share them.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Live:
         position, view = position.cpu(), view.cpu()
         self.trunk_images += len(position)
         pixels = self.render(self.images[position.numpy()], position, view, self.trunk.spec.image_size)
-        return images_to_tokens(self.trunk, pixels, CHUNK)
+        return images_to_tokens(self.trunk, pixels)
 
 
 class Kept:
@@ -77,6 +77,21 @@ class Kept:
             kept = self.views[number]
             cls[here], rest[here] = kept.cls[position[here]], kept.rest[position[here]]
         return Tokens(cls, rest)
+
+
+@dataclass
+class CleanFromBank:
+    """Augmented pictures anew through the trunk, clean ones out of the bank: they never change."""
+
+    bank: TokenSource
+    live: Live
+
+    @property
+    def trunk_images(self) -> int:
+        return self.bank.trunk_images + self.live.trunk_images
+
+    def get(self, position: Tensor, view: Tensor) -> Tokens:
+        return (self.bank if bool((view == CLEAN).all()) else self.live).get(position, view)
 
 
 def clean_tokens(source: TokenSource, position: Tensor) -> Tokens:

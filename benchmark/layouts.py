@@ -1,0 +1,254 @@
+"""How datasets lie on disk: class folders of images, CIFAR's pickled archive, Tiny-ImageNet's official layout.
+
+A layout finds the files and decodes the images of one class at a time. It decides nothing: order, digests and checks of
+what was read are the same for every layout (pixels.py).
+"""
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from benchmark.errors import DataError
+from benchmark.protocol import DatasetSpec
+
+SplitName = Literal["train", "test"]
+Picture = npt.NDArray[np.uint8]
+
+
+class Layout(Protocol):
+    """A dataset on disk."""
+
+    @property
+    def place(self) -> Path:
+        """Folder or archive it lies in."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Class names in the order of their labels."""
+
+    def files(self) -> list[Path]:
+        """Every file that is read, so that a change of any of them is noticed."""
+
+    def images(self, split: SplitName, label: int) -> list[Picture]:
+        """Decoded images (side, side, 3) of one class, in no particular order."""
+
+
+def decode(path: Path, side: int) -> Picture:
+    """One image file as RGB bytes; grey and palette images too."""
+    try:
+        with Image.open(path) as image:
+            if image.size != (side, side):
+                found = "x".join(map(str, image.size))
+                raise DataError(f"{path} is {found} pixels, the dataset's images are {side}x{side}")
+            return np.asarray(image.convert("RGB"))
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{path} cannot be read as an image ({error}): remove it or get it again") from None
+
+
+def visible(folder: Path) -> list[Path]:
+    """What a folder holds, in order of name, hidden files aside."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"cannot read folder {folder}: {error.strerror or error}") from None
+
+
+@dataclass
+class Folders:
+    """Image files by (split, label), whatever folders they lie in."""
+
+    place: Path
+    names: tuple[str, ...]
+    side: int
+    paths: dict[tuple[SplitName, int], list[Path]]
+    others: tuple[Path, ...] = ()
+    """Files that were read beside the images."""
+
+    def files(self) -> list[Path]:
+        return [*self.others, *(path for paths in self.paths.values() for path in paths)]
+
+    def images(self, split: SplitName, label: int) -> list[Picture]:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            return list(pool.map(lambda path: decode(path, self.side), self.paths[split, label]))
+
+
+def class_folders(spec: DatasetSpec, place: Path) -> Folders:
+    """`train/<class>/*` and `test/<class>/*`; sorted names of folders are the order of labels."""
+    names = {split: [entry.name for entry in visible(place / split) if entry.is_dir()] for split in ("train", "test")}
+    if names["train"] != names["test"]:
+        odd = min(set(names["train"]) ^ set(names["test"]))
+        raise DataError(f"{place}: class '{odd}' is in only one of train/ and test/")
+    paths: dict[tuple[SplitName, int], list[Path]] = {}
+    splits: tuple[SplitName, ...] = ("train", "test")
+    for split in splits:
+        for label, name in enumerate(names["train"]):
+            paths[split, label] = visible(place / split / name)
+    return Folders(place, tuple(names["train"]), side_of(spec), paths)
+
+
+def tiny_imagenet(spec: DatasetSpec, place: Path) -> Folders:
+    """The official layout. Its test labels are not public, so `val` is the test split (spec section 8)."""
+    wnids = [entry.name for entry in visible(place / "train") if entry.is_dir()]
+    paths: dict[tuple[SplitName, int], list[Path]] = {}
+    for label, wnid in enumerate(wnids):
+        nested = place / "train" / wnid / "images"
+        paths["train", label] = visible(nested if nested.is_dir() else nested.parent)
+        paths["test", label] = []
+    notes = place / "val" / "val_annotations.txt"
+    if notes.is_file():
+        label_of = {wnid: label for label, wnid in enumerate(wnids)}
+        for number, line in enumerate(notes.read_text(encoding="utf-8").splitlines(), 1):
+            name, _, rest = line.partition("\t")
+            wnid = rest.partition("\t")[0]
+            if wnid not in label_of or "/" in name or not name:
+                raise DataError(f"{notes}, line {number}: '{line[:60]}' does not name an image and a class of train/")
+            image = place / "val" / "images" / name
+            if image.is_file():  # a subset may keep the whole list
+                paths["test", label_of[wnid]].append(image)
+        return Folders(place, tuple(wnids), side_of(spec), paths, (notes,))
+    for label, wnid in enumerate(wnids):  # re-arranged into class folders, as many people do
+        nested = place / "val" / wnid / "images"
+        paths["test", label] = visible(nested if nested.is_dir() else nested.parent)
+    return Folders(place, tuple(wnids), side_of(spec), paths)
+
+
+def side_of(spec: DatasetSpec) -> int:
+    assert spec.side is not None
+    return spec.side
+
+
+ALLOWED_GLOBALS = {
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+}
+"""All that CIFAR's pickles need beside strings, numbers, lists and dictionaries."""
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Unpickles arrays and builtin containers; a pickle that asks for anything else is refused before it can act."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED_GLOBALS:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+def unpickle(content: bytes, source: str) -> dict[str, Any]:
+    try:
+        found = PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
+    except Exception as error:  # a broken pickle may raise anything
+        raise DataError(f"{source} is refused: not a plain pickle of arrays ({error})") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{source} is refused: not a dictionary of arrays")
+    return found
+
+
+@dataclass
+class Pickled:
+    """CIFAR's official files, in their folder or still in their archive; each is checked before it is unpickled."""
+
+    place: Path
+    spec: DatasetSpec
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        # alphabetical for CIFAR-100, as published for CIFAR-10: a label is its name's place either way
+        return tuple(map(str, range(self.spec.classes)))
+
+    def files(self) -> list[Path]:
+        if self.place.is_file():
+            return [self.place]
+        assert self.spec.members is not None
+        return [self.place / name for name in (*self.spec.members.train, *self.spec.members.test)]
+
+    def images(self, split: SplitName, label: int) -> list[Picture]:
+        pictures, labels = self._whole[split]
+        return list(pictures[labels == label])
+
+    @cached_property
+    def _whole(self) -> dict[SplitName, tuple[Picture, npt.NDArray[np.int64]]]:
+        assert self.spec.members is not None
+        contents = dict(self._contents())
+        splits: dict[SplitName, dict[str, str]] = {"train": self.spec.members.train, "test": self.spec.members.test}
+        return {split: self._decoded([contents[name] for name in names]) for split, names in splits.items()}
+
+    def _decoded(self, batches: list[dict[str, Any]]) -> tuple[Picture, npt.NDArray[np.int64]]:
+        side, members = side_of(self.spec), self.spec.members
+        assert members is not None
+        try:
+            pixels = np.concatenate([np.asarray(batch["data"], dtype=np.uint8) for batch in batches])
+            labels = np.concatenate([np.asarray(batch[members.label_key], dtype=np.int64) for batch in batches])
+            pictures = pixels.reshape(len(labels), 3, side, side).transpose(0, 2, 3, 1)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{self.place} does not hold {self.spec.title}'s arrays ({error}): get it again") from None
+        return np.ascontiguousarray(pictures), labels
+
+    def _contents(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Every member by name, its bytes checked, then unpickled."""
+        assert self.spec.members is not None
+        expected = self.spec.members.train | self.spec.members.test
+        for name, content in self._bytes(set(expected)):
+            source = f"{name} of {self.place}"
+            found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            if found != expected[name]:
+                raise DataError(
+                    f"{source} is damaged: its md5 is {found[:12]}…, published is {expected[name][:12]}…; get it again"
+                )
+            yield name, unpickle(content, source)
+
+    def _bytes(self, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+        if not self.place.is_file():
+            for name in sorted(wanted):
+                yield name, read_bytes(self.place / name)
+            return
+        assert self.spec.members is not None
+        try:
+            with tarfile.open(self.place) as archive:
+                for member in archive:
+                    folder, _, name = member.name.rpartition("/")
+                    if folder == self.spec.members.folder and name in wanted and member.isreg():
+                        file = archive.extractfile(member)
+                        assert file is not None
+                        wanted.discard(name)
+                        yield name, file.read()
+        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+            raise DataError(f"{self.place} is damaged or cut short ({error}): get it again") from None
+        if wanted:
+            raise DataError(f"{self.place} lacks '{min(wanted)}': get it again")
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def find_layout(spec: DatasetSpec, root: Path) -> Layout | None:
+    """The dataset in `root` itself or, under one of its usual names, below it; none if it is not there."""
+    for place in (root, *(root / name for name in spec.folders)):
+        if spec.layout == "tiny":
+            if (place / "train").is_dir() and (place / "val").is_dir():
+                return tiny_imagenet(spec, place)
+            continue
+        assert spec.members is not None
+        if all((place / name).is_file() for name in spec.members.train | spec.members.test):
+            return Pickled(place, spec)
+        if (place / "train").is_dir() and (place / "test").is_dir():
+            return class_folders(spec, place)
+    archive = root if root.is_file() else root / spec.archive.file if spec.archive else root
+    return Pickled(archive, spec) if spec.layout == "cifar" and archive.is_file() else None

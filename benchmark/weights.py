@@ -1,0 +1,84 @@
+"""Weight files, read without ever running what is in them: safetensors, or .pth through torch's restricted loader."""
+
+import hashlib
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.layers import resample_abs_pos_embed
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from benchmark.errors import DataError
+from benchmark.protocol import Backbone
+
+State = dict[str, Tensor]
+
+WRAPPERS = ("state_dict", "model")
+"""Under which keys checkpoints hide their weights."""
+NOT_NEEDED = re.compile(r"^(mask_token|head\.|fc_norm\.|register_bias)")
+"""Parts that pre-training used and features do not."""
+
+
+def read_weights(path: Path) -> State:
+    """Tensors by name, from a safetensors file or a .pth."""
+    try:
+        state: Any = load_file(path) if path.suffix == ".safetensors" else _restricted(path)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} is not a readable safetensors file: {error}") from None
+    for wrapper in WRAPPERS:
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise DataError(f"{path} does not hold weights: expected tensors by name")
+    return state
+
+
+def _restricted(path: Path) -> Any:
+    """Unpickle tensors and containers only; a file that asks for anything else is refused before it can act."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(f"{path} is refused: it holds more than tensors ({reason})") from None
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise DataError(f"{path} is not a readable .pth file ({error}): get it again") from None
+
+
+def tensor_digest(state: State) -> str:
+    """SHA-256 over names, types, shapes and values: the same weights have one digest, whatever file they came in."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def fitted(state: State, vit: VisionTransformer, spec: Backbone, source: Path) -> State:
+    """The weights as this transformer takes them: unneeded parts dropped, position embeddings resampled."""
+    expected, depth = vit.state_dict(), len(vit.blocks)
+    state = {name: tensor for name, tensor in state.items() if not NOT_NEEDED.match(name)}
+    if spec.depth is not None:
+        state = {name: tensor for name, tensor in state.items() if block_number(name) < depth}
+    if "pos_embed" in state and "pos_embed" in expected and state["pos_embed"].shape != expected["pos_embed"].shape:
+        prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
+        patches = state["pos_embed"].shape[1] - prefix
+        if state["pos_embed"].ndim == 3 and int(patches**0.5) ** 2 == patches:
+            grid = list(vit.patch_embed.grid_size)
+            state["pos_embed"] = resample_abs_pos_embed(state["pos_embed"], grid, num_prefix_tokens=prefix)
+    missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
+    wrong = sorted(key for key in expected.keys() & state.keys() if expected[key].shape != state[key].shape)
+    for problem, keys in (("lacks", missing), ("has an unknown", extra), ("has another shape for", wrong)):
+        if keys:
+            raise DataError(f"{source} does not fit backbone '{spec.name}': it {problem} '{keys[0]}'")
+    return state
+
+
+def block_number(name: str) -> int:
+    found = re.match(r"blocks\.(\d+)\.", name)
+    return int(found.group(1)) if found else -1
