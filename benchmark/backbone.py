@@ -21,9 +21,8 @@ from benchmark.protocol import Backbone
 from benchmark.stream import Tokens
 from benchmark.weights import fitted, read_weights
 
-
 PASS_ON_CPU, PASS_ON_GPU = 16, 256
-"""Pictures that go through the trunk together: few on a CPU, so that what a layer hands to the next stays in its cache."""
+"""Pictures that pass the trunk together: few on a CPU, so that what a layer hands to the next stays in its cache."""
 
 
 def takes_class_token_path(block: nn.Module) -> bool:

@@ -10,14 +10,16 @@ leaves a `.part` whose length says what is done. A file under its final name is 
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import filelock
 import numpy as np
@@ -29,7 +31,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from benchmark.backbone import Trunk, images_to_tokens
 from benchmark.data import Split
 from benchmark.errors import DataError, InterruptedRunError, ResourceError
-from benchmark.files import make_folder, sync_folder
+from benchmark.files import atomic_write, make_folder, sync_folder
 from benchmark.layouts import SplitName
 from benchmark.progress import Display, Stop
 from benchmark.record import canonical
@@ -185,20 +187,14 @@ class Bank:
         whole = torch.from_file(str(self.path(piece)), shared=False, size=size, dtype=torch.uint8)
         return self.shape.unpack(whole[HEADER:].view(self.images(piece), self.shape.image_bytes))
 
-    def sound(self, piece: Piece) -> bool:
-        """Whether a file's payload has the digest at its end."""
-        try:
-            self.check(piece)
-        except DataError:
-            return False
-        digest, left = hashlib.sha256(), self.payload(piece)
-        with self.path(piece).open("rb") as file:
-            file.seek(HEADER)
-            while left > 0:
-                block = file.read(min(left, 1 << 22))
-                digest.update(block)
-                left -= len(block)
-            return file.read() == digest.digest()
+
+def payload_digest(file: BinaryIO, size: int) -> bytes:
+    """Digest of the next `size` bytes."""
+    digest = hashlib.sha256()
+    while size > 0 and (block := file.read(min(size, 1 << 22))):
+        digest.update(block)
+        size -= len(block)
+    return digest.digest()
 
 
 class PartFile:
@@ -226,9 +222,10 @@ class PartFile:
         self.file.seek(0, os.SEEK_END)
 
     def append(self, tokens: Tokens) -> None:
-        rows = np.ascontiguousarray(self.bank.shape.pack(tokens))
-        self.file.write(rows)
-        self.digest.update(rows)
+        rows = self.bank.shape.pack(tokens)
+        content = rows.data
+        self.file.write(content)
+        self.digest.update(content)
         self.sync()
         self.done += len(rows)
 
@@ -287,7 +284,7 @@ class Claims(Sampler[Chunk]):
                 yield Chunk(piece, start, min(start + CHUNK, total))
 
     def _lock_path(self, piece: Piece) -> Path:
-        return make_folder(self.bank.folder / "locks") / piece.name.replace("/", "-")
+        return make_folder(self.bank.folder / "locks") / f"{piece.name.replace('/', '-')}.lock"
 
     def finish(self, piece: Piece) -> None:
         self.parts.pop(piece).finish()
@@ -322,10 +319,10 @@ class Builder:
     def build(self, pieces: list[Piece]) -> None:
         """Make all of these files exist, together with whoever else is building them."""
         missing = self.bank.missing(pieces)
+        self._describe()
         if not missing:
             return
         require_room(self.bank, missing)
-        self._describe()
         began, total = time.monotonic(), sum(map(self.bank.images, missing))
         self.display.start(f"tokens of {self.bank.recipe.dataset}", total, 0, unit="images")
         while missing:
@@ -369,10 +366,13 @@ class Builder:
             raise InterruptedRunError(self.stop.signal)
 
     def _describe(self) -> None:
-        """Say in words what is in the folder; only people read it."""
+        """Say in words what is in the folder, for people, and by the file's time when the bank was last used."""
         path = make_folder(self.bank.folder) / "bank.json"
-        if not path.exists():
-            path.write_text(json.dumps(vars(self.bank.recipe) | vars(self.bank.shape), indent=1) + "\n")
+        if path.exists():
+            path.touch()
+        else:
+            told = vars(self.bank.recipe) | vars(self.bank.shape)
+            atomic_write(path, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def _as_it_is(item: Any) -> Any:
@@ -396,6 +396,25 @@ def require_room(bank: Bank, missing: list[Piece]) -> None:
         )
 
 
+class Slabs:
+    """Memory for batches that is used again once nobody holds its tensors: fresh pages cost more than what fills them.
+
+    A tensor made of an array keeps that array alive as long as any view of the tensor lives, the autograd graph's
+    included. When the array goes, its memory comes back here.
+    """
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[npt.NDArray[np.uint8]]] = {}
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        size = math.prod(shape) * dtype.itemsize
+        waiting = self.free.setdefault(size, [])
+        slab = waiting.pop() if waiting else np.empty(size, dtype=np.uint8)
+        lent = slab[:]
+        weakref.finalize(lent, waiting.append, slab).atexit = False
+        return torch.from_numpy(lent).view(dtype).view(shape)
+
+
 class BankSource:
     """Tokens of one split out of a bank, by position and view."""
 
@@ -407,6 +426,7 @@ class BankSource:
         for label, own in enumerate(members):
             self.label[own], self.offset[own] = label, np.arange(len(own))
         self.opened: dict[Piece, Tokens] = {}
+        self.slabs = Slabs()
 
     def get(self, position: Tensor, view: Tensor) -> Tokens:
         """Gather a batch; each image is copied once, and becomes float32 on the way."""
@@ -414,15 +434,14 @@ class BankSource:
         labels, offsets = self.label[places].tolist(), self.offset[places].tolist()
         # a GPU gets what is stored and widens it itself: half the bytes to send
         dtype = torch.float32 if self.device.type == "cpu" else self.bank.shape.dtype
-        pinned = self.device.type == "cuda"
         shape = self.bank.shape
-        cls = torch.empty(len(places), shape.width, pin_memory=pinned)
-        rest = torch.empty(len(places), shape.tokens, shape.width, dtype=dtype, pin_memory=pinned)
+        cls = self.slabs.take((len(places), shape.width), torch.float32)
+        rest = self.slabs.take((len(places), shape.tokens, shape.width), dtype)
         for k, (label, number, offset) in enumerate(zip(labels, view.tolist(), offsets, strict=True)):
             tokens = self._piece(Piece(self.split, number, label))
             cls[k].copy_(tokens.cls[offset])
             rest[k].copy_(tokens.rest[offset])
-        return Tokens(cls.to(self.device, non_blocking=True), rest.to(self.device, non_blocking=True).float())
+        return Tokens(cls.to(self.device), rest.to(self.device).float())
 
     def _piece(self, piece: Piece) -> Tokens:
         if piece not in self.opened:
@@ -434,7 +453,7 @@ def members_of(split: Split, classes: int) -> list[npt.NDArray[np.int64]]:
     return [np.flatnonzero(split.labels == label) for label in range(classes)]
 
 
-def wanted_pieces(bank: Bank, labels: list[int], views: int | str) -> list[Piece]:
+def wanted_pieces(labels: list[int], views: int | str) -> list[Piece]:
     """What a run reads: all views of training images (the clean one if views are drawn live), test images clean."""
     augmented = 0 if views == "live" else int(views)
     return [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmark.errors import BenchError, InterruptedRunError, RegressionError, ResourceError, UsageError
+from benchmark.errors import BenchError, DataError, InterruptedRunError, RegressionError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from benchmark.progress import Stop
@@ -271,6 +271,114 @@ def check(
         typer.echo(f"wrote {result.golden}", err=True)
     elif result.complaint:
         raise RegressionError(f"{result.complaint}; if that is meant: bench check --update")
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A dataset or a backbone of `bench list`.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder to put a dataset into; else $CNCD_DATA, else the cache.")
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(help="Try this address first: http(s)://..., or hub:owner/name@REVISION/file; repeatable."),
+    ] = None,
+    accept_digest: Annotated[
+        bool, typer.Option("--accept-digest", help="Take a file whose digest nobody has registered.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a server may be silent.")] = 30.0,
+) -> None:
+    """Download a dataset or a backbone's weights, checked; the same command again continues or finds it there."""
+    from benchmark.fetch import Wish  # noqa: PLC0415
+    from benchmark.fetch import fetch as carry  # noqa: PLC0415
+    from benchmark.progress import Display, Stop  # noqa: PLC0415
+
+    stop = Stop()
+    listen(stop)
+    with Display() as display:
+        place = carry(name, data_dir, Wish(tuple(source or ()), timeout, accept_digest), display, stop)
+    typer.echo(str(place))
+
+
+@app.command()
+def bank(
+    protocol: Annotated[str | None, typer.Option(help="Build the tokens of this protocol; none: list banks.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Another backbone than the protocol's.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights of the backbone.")] = None,
+    views: Annotated[str | None, typer.Option(help="Augmented views an image, or live.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for bench run.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the dataset, or its parent.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what it would take on disk.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read all files of all banks, check digests.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove damaged files and what dead builders left.")] = False,
+    unused: Annotated[
+        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: banks unused for so many days, too.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Build the tokens a protocol needs, or look after those that are there."""
+    from benchmark import bank_command  # noqa: PLC0415
+    from benchmark.progress import Stop  # noqa: PLC0415
+    from benchmark.protocol import load_backbone, load_protocol  # noqa: PLC0415
+    from benchmark.request import ask, parse_setting  # noqa: PLC0415
+
+    stop = Stop()
+    listen(stop)
+    if verify or prune or protocol is None:
+        result = bank_command.look_after(verify=verify, prune=prune, unused=unused)
+    else:
+        try:
+            request = ask(
+                "fea",
+                protocol,
+                backbone=backbone,
+                weights=weights,
+                views=views,
+                settings=dict(map(parse_setting, settings or [])),
+                data_dir=data_dir,
+            )
+            result = bank_command.plan_request(request) if plan else bank_command.build(request, device, threads, stop)
+        except DataError:
+            if not plan:
+                raise
+            chosen = load_protocol(protocol)
+            result = bank_command.plan_complete(chosen, load_backbone(backbone or chosen.backbone), views)
+    if as_json:
+        print_json({"schema": 1, **result.document})
+    else:
+        typer.echo(result.text)
+    if result.complaint:
+        raise DataError(result.complaint)
+
+
+@app.command()
+def speed(
+    backbone: Annotated[str, typer.Option(help="A backbone of `bench list`; its weights are random.")] = "vit-b16-dino",
+    batch: Annotated[int, typer.Option(min=2, help="Images a step.")] = 64,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="Predict the cost of this protocol too; repeatable."),
+    ] = None,
+    budget: Annotated[str, typer.Option(help="Budget of the prediction.")] = "paper",
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure what caching tokens gains on this machine, side by side with the usual way; no data needed."""
+    from benchmark import speed as stopwatch  # noqa: PLC0415
+    from benchmark.protocol import load_backbone, load_protocol  # noqa: PLC0415
+    from benchmark.setting import pick_device  # noqa: PLC0415
+
+    spec = load_backbone(backbone)
+    protocols = [load_protocol(name) for name in ("cifar10-t2", "cifar100-t5", "tiny-t10", *(protocol or ()))]
+    told = stopwatch.measure(spec, batch, pick_device(device), threads, lambda line: typer.echo(line, err=True))
+    predictions = [stopwatch.predict(told, one, budget) for one in protocols]
+    if as_json:
+        print_json({"schema": 1, **stopwatch.document(told, predictions)})
+    else:
+        typer.echo(stopwatch.text(told, predictions))
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmark.checkpoint import Checkpoint, Progress, Stateful
 from benchmark.errors import DivergedError, InterruptedRunError, UsageError
-from benchmark.feed import Feed
+from benchmark.feed import Feed, gathered_ahead
 from benchmark.protocol import Shared
 from benchmark.setting import Setting
 
@@ -60,13 +60,23 @@ def fit(
     One optimiser for all methods: SGD with momentum, a cosine by epoch, no weight decay on biases and other 1-d
     tensors. Stops at the first loss that is not finite; the last saved state stays.
     """
+    with gathered_ahead(feed, setting) as ready:
+        follow(learner, ready, course, setting, progress, momentum, save)
+
+
+def follow(
+    learner: Learner,
+    feed: Feed,
+    course: Course,
+    setting: Setting,
+    progress: Progress,
+    momentum: dict[str, Tensor],
+    save: Checkpoint,
+) -> None:
+    """The steps of a course."""
     parameters = {name: p for name, p in learner.named_parameters() if p.requires_grad}
     shared = course.shared
-    groups = [
-        {"params": [p for p in parameters.values() if p.ndim > 1], "weight_decay": shared.weight_decay},
-        {"params": [p for p in parameters.values() if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    optimiser = torch.optim.SGD([g for g in groups if g["params"]], lr=course.lr, momentum=shared.momentum)
+    optimiser = sgd([*parameters.values()], course.lr, shared)
     for name, buffer in momentum.items():
         optimiser.state[parameters[name]]["momentum_buffer"] = buffer.to(parameters[name].device, copy=True)
     total = course.epochs * feed.steps
@@ -95,11 +105,7 @@ def fit(
             if not math.isfinite(value):
                 raise DivergedError(f"term '{name}' is {value} in {course.title}, epoch {epoch}, step {step}")
         if terms:
-            optimiser.zero_grad()
-            torch.stack([*terms.values()]).sum().backward()
-            if course.clip is not None:
-                torch.nn.utils.clip_grad_norm_(parameters.values(), course.clip)
-            optimiser.step()
+            descend(optimiser, [*parameters.values()], terms, course.clip)
         for name, value in values.items():
             entry = progress.sums.setdefault(name, [0.0, 0])
             progress.sums[name] = [entry[0] + value, entry[1] + 1]
@@ -117,6 +123,26 @@ def fit(
         if save.due(epoch_ended=epoch_ended):
             keep()
     keep()
+
+
+def sgd(parameters: list[nn.Parameter], lr: float, shared: Shared) -> torch.optim.SGD:
+    """The optimiser of every method: momentum, and weight decay on matrices only."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": shared.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.SGD([group for group in groups if group["params"]], lr=lr, momentum=shared.momentum)
+
+
+def descend(
+    optimiser: torch.optim.SGD, parameters: list[nn.Parameter], terms: dict[str, Tensor], clip: float | None = None
+) -> None:
+    """One step down the sum of the terms."""
+    optimiser.zero_grad()
+    torch.stack([*terms.values()]).sum().backward()
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(parameters, clip)
+    optimiser.step()
 
 
 def checked_terms(terms: dict[str, Tensor]) -> dict[str, Tensor]:

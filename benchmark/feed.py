@@ -1,12 +1,16 @@
 """Which images and which views a step takes: drawn epoch by epoch, from the seed and the place in the run alone."""
 
 import math
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from benchmark.bank import BankSource
 from benchmark.seeds import generator
 from benchmark.setting import Setting
 from benchmark.stream import Batch, LabelledBatch, MemoryBatch, Tokens
@@ -37,6 +41,40 @@ def drawn_views(count: int, views: int | str, random: torch.Generator) -> tuple[
     first = torch.randint(total, (count,), generator=random)
     second = (first + 1 + torch.randint(total - 1, (count,), generator=random)) % total
     return first + CLEAN + 1, second + CLEAN + 1
+
+
+class Ahead:
+    """Gathers the next batch in a thread while this one is computed with; batches are what they would be without.
+
+    What a batch holds depends on its epoch and step alone, so asking for another one than expected only costs time.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed, self.steps = feed, feed.steps
+        self.pool = ThreadPoolExecutor(1)
+        self.expected: tuple[tuple[int, int], Future[Any]] | None = None
+
+    def batch(self, epoch: int, step: int) -> Any:
+        if self.expected is not None and self.expected[0] == (epoch, step):
+            found = self.expected[1].result()
+        else:
+            found = self.pool.submit(self.feed.batch, epoch, step).result()
+        following = (epoch, step + 1) if step + 1 < self.steps else (epoch + 1, 0)
+        self.expected = (following, self.pool.submit(self.feed.batch, *following))
+        return found
+
+
+@contextmanager
+def gathered_ahead(feed: Feed, setting: Setting) -> Iterator[Feed]:
+    """The feed, reading ahead if its tokens come from disk: the trunk, or what is in memory, gains nothing by it."""
+    if not isinstance(setting.source, BankSource):
+        yield feed
+        return
+    ahead = Ahead(feed)
+    try:
+        yield ahead
+    finally:
+        ahead.pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass

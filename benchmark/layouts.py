@@ -150,7 +150,7 @@ class PlainUnpickler(pickle.Unpickler):
 def unpickle(content: bytes, source: str) -> dict[str, Any]:
     try:
         found = PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
-    except Exception as error:  # a broken pickle may raise anything
+    except Exception as error:  # noqa: BLE001 - a broken pickle may raise anything
         raise DataError(f"{source} is refused: not a plain pickle of arrays ({error})") from None
     if not isinstance(found, dict):
         raise DataError(f"{source} is refused: not a dictionary of arrays")

@@ -23,7 +23,7 @@ from benchmark.protocol import DatasetSpec
 FORMAT = 1
 SPLITS: tuple[SplitName, ...] = ("train", "test")
 MOST_IN_BOTH = 0.01
-"""Complete CIFAR-100 has 10 of its 10,000 test images among its training images, so a few are told; more are refused."""
+"""Complete CIFAR-100 has 10 of its 10,000 test images among its training images: a few are told, more refused."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Pixels:
     digest: str
     in_both: int
     """Test images that are training images too, pixel by pixel."""
-    images: dict[str, npt.NDArray[np.uint8]]
+    images: dict[SplitName, npt.NDArray[np.uint8]]
 
     def labels(self, split: SplitName) -> npt.NDArray[np.int64]:
         counts = self.counts[split]
@@ -106,11 +106,11 @@ def write_store(spec: DatasetSpec, layout: Layout, folder: Path) -> dict[str, An
             for label, name in enumerate(layout.names):
                 pictures = layout.images(split, label)
                 check_count(spec, layout, split, name, len(pictures))
-                by_digest = sorted((hashlib.sha256(np.ascontiguousarray(p)).digest(), k) for k, p in enumerate(pictures))
+                by_digest = sorted((hashlib.sha256(p.tobytes()).digest(), k) for k, p in enumerate(pictures))
                 whole.update(f"\n{split} {label} {len(pictures)}:".encode())
                 for digest, k in by_digest:
                     whole.update(digest)
-                    file.write(np.ascontiguousarray(pictures[k]))
+                    file.write(pictures[k].tobytes())
                 counts[split].append(len(pictures))
                 seen[split] += [digest for digest, _ in by_digest]
             file.seek(0)

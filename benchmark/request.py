@@ -152,7 +152,9 @@ def ask(
     budget_model, shared_model = final["budget"], final["shared"]
     assert isinstance(budget_model, Budget)
     assert isinstance(shared_model, Shared)
-    return Request(question, loaded, final["params"], chosen, budget_model, budget, shared_model, spec, path, data_dir, changed)
+    return Request(
+        question, loaded, final["params"], chosen, budget_model, budget, shared_model, spec, path, data_dir, changed
+    )
 
 
 def plain_values(model: BaseModel) -> dict[str, Any]:

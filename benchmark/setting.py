@@ -82,14 +82,18 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
         display.say(
             f"notice: the last block of {request.backbone.name} has another shape, the slower plain block is used"
         )
+    if dataset.in_both:
+        display.say(f"notice: {dataset.in_both} test images of {dataset.name} are training images too")
     opened = Setting(
         request, lay_out(protocol, dataset), *in_memory(trunk, dataset, request), block, dataset, device, display, stop
     )
     if load_datasets()[protocol.dataset].layout == "embedded" and request.shared.bank == "float32":
         return opened  # a few small images: their tokens are kept in memory
-    builder = Builder(open_bank(request, dataset, trunk), trunk, dataset.splits, PRESETS[protocol.augmentation], display, stop)
+    builder = Builder(
+        open_bank(request, dataset, trunk), trunk, dataset.splits, PRESETS[protocol.augmentation], display, stop
+    )
     views, labels = request.question.views, sorted(label for classes in protocol.classes for label in classes)
-    builder.build(wanted_pieces(builder.bank, labels, views))
+    builder.build(wanted_pieces(labels, views))
     train, test = (BankSource(builder.bank, split, device) for split in ("train", "test"))
     train.trunk_images = builder.images
     source = CleanFromBank(train, Live(trunk, dataset.train.images, builder.render)) if views == "live" else train

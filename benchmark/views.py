@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as F2
 CLEAN = 0
 
 Render = Callable[[npt.NDArray[np.uint8], Tensor, Tensor, int], Tensor]
-"""(images, their dataset indices, their views, pixels a side) -> pictures, channels first: bytes, or floats in [0, 1]."""
+"""(images, their dataset indices, their views, pixels a side) -> pictures, channels first, in bytes or in [0, 1]."""
 
 
 def uniform(index: Tensor, view: Tensor, numbers: int) -> Tensor:
@@ -65,7 +65,10 @@ def render_simgcd(images: npt.NDArray[np.uint8], index: Tensor, view: Tensor, si
     corner = (torch.stack([down, right], 1) * (room + 1)).long().minimum(room)
     corner[view == CLEAN] = (room / 2).round().long()
     cropped = torch.stack(
-        [picture[:, top : top + size, left : left + size] for picture, (top, left) in zip(resized, corner.tolist())]
+        [
+            picture[:, top : top + size, left : left + size]
+            for picture, (top, left) in zip(resized, corner.tolist(), strict=True)
+        ]
     )
     mirrored = (flip < 0.5) & (view != CLEAN)
     cropped[mirrored] = cropped[mirrored].flip(3)

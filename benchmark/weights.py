@@ -27,7 +27,7 @@ NOT_NEEDED = re.compile(r"^(mask_token|head\.|fc_norm\.|register_bias)")
 def read_weights(path: Path) -> State:
     """Tensors by name, from a safetensors file or a .pth."""
     try:
-        state: Any = load_file(path) if path.suffix == ".safetensors" else _restricted(path)
+        state: Any = load_file(path) if is_safetensors(path) else _restricted(path)
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path} is not a readable safetensors file: {error}") from None
     for wrapper in WRAPPERS:
@@ -36,6 +36,12 @@ def read_weights(path: Path) -> State:
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise DataError(f"{path} does not hold weights: expected tensors by name")
     return state
+
+
+def is_safetensors(path: Path) -> bool:
+    """By its first bytes, a length and the beginning of a dictionary: a download's name may promise something else."""
+    with path.open("rb") as file:
+        return path.suffix == ".safetensors" or file.read(9)[8:] == b"{"
 
 
 def _restricted(path: Path) -> Any:
@@ -55,7 +61,7 @@ def tensor_digest(state: State) -> str:
     for name in sorted(state):
         tensor = state[name].detach().contiguous()
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -102,7 +102,7 @@ def test_a_terminal_shows_a_bar_with_the_time_left(tmp_path):
             shown += part
     assert process.wait() == 0
     text = shown.decode()
-    assert re.search(r"session 1, discover .*/90 \d:\d\d:\d\d", text)
+    assert re.search(r"session 1, discover .*/90 +\d:\d\d:\d\d", text)
     assert not re.search("\x1b\\[3[0-9]", text)  # NO_COLOR is honoured
     assert "average accuracy" in process.stdout.read().decode()
 
@@ -125,7 +125,7 @@ BROKEN = "name: broken\nsessions: [6, 2\n"
         (["--out", "file/results"], 2, "a regular file is in the way"),
         (["--budget", "long"], 2, "unknown budget 'long'"),
         (["--weights", "none.safetensors"], 3, "no weight file at none.safetensors"),
-        (["--protocol", "tiny-t10"], 3, "give a safetensors file with --weights FILE"),
+        (["--protocol", "tiny-t10"], 3, "`bench fetch vit-b16-dino` downloads them"),
         (["--method", "mine.py:Mine"], 2, "mine.py cannot be imported: ZeroDivisionError"),
         (["--metod", "fea"], 2, "No such option: --metod"),
         (["--device", "nonsense"], 2, "--device: 'nonsense' is not usable here"),

@@ -28,7 +28,7 @@ trained = pytest.mark.parametrize("method", METHODS)
 
 def run_on(dataset, out: Path, monkeypatch, method: str):
     """A short run on a changed dataset: its record and its final weights."""
-    monkeypatch.setattr(setting_module, "open_dataset", lambda name: dataset)
+    monkeypatch.setattr(setting_module, "open_dataset", lambda name, data_dir: dataset)
     record = benchmark.run(method, settings=SHORT, views=2, out=out, keep=True)
     weights = load_file(kept_folder(record_path(out, record.question), out) / "weights.safetensors")
     return record, weights

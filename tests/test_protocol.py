@@ -7,9 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.data import CLASSES
 from benchmark.errors import UsageError
-from benchmark.protocol import Protocol, load_backbones, load_protocol, protocol_names, read_yaml
+from benchmark.protocol import Protocol, load_backbones, load_datasets, load_protocol, protocol_names, read_yaml
 from benchmark.request import ask, by_part, parse_setting, parse_views
 
 PAPER = {
@@ -28,7 +27,7 @@ def test_the_eight_protocols():
     assert protocol_names() == sorted(PAPER)
     for name, (classes, sizes) in PAPER.items():
         protocol = load_protocol(name)
-        assert CLASSES[protocol.dataset] == classes
+        assert load_datasets()[protocol.dataset].classes == classes
         assert [len(c) for c in protocol.classes] == sizes
         assert [c for session in protocol.classes for c in session] == list(range(classes))
         assert (protocol.K, protocol.selection, protocol.class_order) == ("known", "last", "natural")

@@ -1,0 +1,95 @@
+"""What `bench bank` does: build, plan, list, verify, prune."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from benchmark import banks
+from benchmark.backbone import build_vit, split_vit
+from benchmark.bank import Bank, Shape
+from benchmark.data import open_dataset
+from benchmark.files import cache_folder
+from benchmark.progress import Display, Stop
+from benchmark.protocol import Backbone, Protocol
+from benchmark.request import Request, parse_views
+from benchmark.seeds import repeatable
+from benchmark.setting import open_bank, open_setting, pick_device
+
+
+@dataclass(frozen=True)
+class Answer:
+    """For people, for programs, and whether something is wrong."""
+
+    text: str
+    document: dict[str, Any]
+    complaint: str = ""
+
+
+def build(request: Request, device: str, threads: int | None, stop: Stop) -> Answer:
+    """Make the tokens of a run that are not there yet."""
+    with repeatable(threads), Display() as display:
+        opened = open_setting(request, pick_device(device), display, stop)
+    bank, made, took = bank_of(request), opened.source.trunk_images, opened.bank_seconds
+    document = {"bank": bank.folder.name, "trunk_images": made, "seconds": round(took, 1)}
+    return Answer(f"{bank.folder}: {made:,} pictures in {took:.0f} s, all files are there", document)
+
+
+def bank_of(request: Request) -> Bank:
+    trunk, _ = split_vit(build_vit(request.backbone), request.backbone)
+    return open_bank(request, open_dataset(request.protocol.dataset, request.data_dir), trunk)
+
+
+def plan_request(request: Request) -> Answer:
+    """What the tokens of a run take on disk, and how much of that is there."""
+    bank, question = bank_of(request), request.question
+    return told(banks.plan(request.protocol, request.backbone, question.views, bank.shape, cache_folder(), bank))
+
+
+def plan_complete(protocol: Protocol, spec: Backbone, views: int | str | None) -> Answer:
+    """The same for the complete dataset, where data or weights are not here yet."""
+    trunk, _ = split_vit(build_vit(spec), spec)
+    shape = Shape(*trunk.shape, protocol.shared.bank)
+    wanted = protocol.views if views is None else parse_views(views)
+    return told(banks.plan(protocol, spec, wanted, shape, cache_folder(), None))
+
+
+def told(counted: banks.Plan) -> Answer:
+    rows = [
+        ["pictures through the trunk", f"{counted.images:,} in {counted.files:,} files"],
+        ["on disk", f"{counted.bytes / 1e9:.2f} GB ({counted.bytes_an_image / 1e3:.1f} kB a picture)"],
+        ["not there yet", f"{counted.missing_images:,} pictures, {counted.missing_bytes / 1e9:.2f} GB"],
+        ["free", f"{counted.free / 1e9:.1f} GB"],
+    ]
+    heading = f"tokens of {counted.protocol}, {counted.backbone}, views {counted.views}"
+    return Answer(f"{heading}\n{tabulate(rows, tablefmt='plain')}", asdict(counted))
+
+
+def look_after(*, verify: bool, prune: bool, unused: float | None) -> Answer:
+    """List the banks of the cache; verify and prune if asked."""
+    cache = cache_folder()
+    gone = banks.prune(cache, unused=unused, contents=verify) if prune else []
+    damaged = [found for folder in banks.bank_folders(cache) for found in banks.faults(folder, contents=verify)]
+    rows = banks.listing(cache)
+    lines = [
+        tabulate(
+            [[r["name"], r["files"], f"{r['bytes'] / 1e9:.2f} GB", f"{r['unused_days']:g}"] for r in rows],
+            headers=["bank", "files", "size", "days unused"],
+            disable_numparse=True,
+        )
+        if rows
+        else f"there are no banks in {cache / 'bank'}"
+    ]
+    lines += [f"removed {path.relative_to(cache)} ({size / 1e6:.1f} MB)" for path, size in gone]
+    lines += [f"damaged: {path.relative_to(cache)}: {reason}" for path, reason in damaged]
+    if verify:
+        lines.append(f"verified: {sum(r['files'] for r in rows)} files, {len(damaged)} damaged")
+    document = {
+        "banks": rows,
+        "removed": [{"path": str(path.relative_to(cache)), "bytes": size} for path, size in gone],
+        "damaged": [{"path": str(path.relative_to(cache)), "reason": reason} for path, reason in damaged],
+    }
+    complaint = (
+        f"{len(damaged)} files of banks are damaged: `bench bank --prune --verify` removes them" if damaged else ""
+    )
+    return Answer("\n".join(lines), document, complaint)

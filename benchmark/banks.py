@@ -1,0 +1,138 @@
+"""Looking after the banks of a cache: what is there, what a protocol would take, what is damaged, what can go."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from benchmark.bank import FOOTER, HEADER, Bank, Shape, payload_digest, wanted_pieces
+from benchmark.protocol import Backbone, Protocol, load_datasets
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the tokens of a protocol take on disk."""
+
+    protocol: str
+    backbone: str
+    views: int | str
+    images: int
+    bytes_an_image: int
+    files: int
+    bytes: int
+    free: int
+    missing_images: int
+    missing_bytes: int
+
+
+def plan(protocol: Protocol, spec: Backbone, views: int | str, shape: Shape, folder: Path, bank: Bank | None) -> Plan:
+    """Counted, not measured: of the complete dataset, or of the images that are here if the bank is known."""
+    labels = [label for classes in protocol.classes for label in classes]
+    pieces = wanted_pieces(labels, views)
+    data = load_datasets()[protocol.dataset]
+    whole = {"train": data.train or 0, "test": data.test or 0}
+    sizes = {piece: bank.images(piece) if bank is not None else whole[piece.split] for piece in pieces}
+    missing = pieces if bank is None else bank.missing(pieces)
+    images, lacking = sum(sizes.values()), sum(sizes[piece] for piece in missing)
+    return Plan(
+        protocol=protocol.name,
+        backbone=spec.name,
+        views=views,
+        images=images,
+        bytes_an_image=shape.image_bytes,
+        files=len(pieces),
+        bytes=images * shape.image_bytes + len(pieces) * (HEADER + FOOTER),
+        free=shutil.disk_usage(existing(folder)).free,
+        missing_images=lacking,
+        missing_bytes=lacking * shape.image_bytes + len(missing) * (HEADER + FOOTER),
+    )
+
+
+def existing(path: Path) -> Path:
+    """The folder, or the first one above it that is there."""
+    return path if path.exists() else existing(path.parent)
+
+
+def token_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.tokens"))
+
+
+def listing(cache: Path) -> list[dict[str, Any]]:
+    """A row for every bank."""
+    rows = []
+    for folder in bank_folders(cache):
+        files = token_files(folder)
+        rows.append(
+            {
+                "name": folder.name,
+                "files": len(files),
+                "bytes": sum(file.stat().st_size for file in files),
+                "unused_days": round(unused_days(folder), 1),
+            }
+        )
+    return rows
+
+
+def bank_folders(cache: Path) -> list[Path]:
+    return sorted(path for path in (cache / "bank").glob("*") if path.is_dir())
+
+
+def unused_days(folder: Path) -> float:
+    """Days since a run opened the bank, which marks its description."""
+    told = folder / "bank.json"
+    return (time.time() - told.stat().st_mtime) / DAY if told.exists() else 0.0
+
+
+def faults(folder: Path, *, contents: bool) -> Iterator[tuple[Path, str]]:
+    """Files that are not what their header says: their size and, if asked, the digest of all they hold."""
+    for path in token_files(folder):
+        with path.open("rb") as file:
+            try:
+                told = json.loads(file.read(HEADER))
+                shape = Shape(told["tokens"], told["width"], told["precision"])
+                payload = told["images"] * shape.image_bytes
+                named = f"{told['split']}-v{told['view']:04d}/c{told['label']:03d}.tokens"
+            except (ValueError, KeyError, TypeError):
+                yield path, "its header cannot be read"
+                continue
+            if path.stat().st_size != HEADER + payload + FOOTER:
+                yield path, "its size is wrong"
+            elif f"{path.parent.name}/{path.name}" != named:
+                yield path, "it belongs under another name"
+            elif contents and payload_digest(file, payload) != file.read():
+                yield path, "its content has changed"
+
+
+def prune(cache: Path, *, unused: float | None, contents: bool) -> list[tuple[Path, int]]:
+    """Remove damaged files, what dead builders left, and banks unused for so many days; what went, with its bytes."""
+    gone: list[tuple[Path, int]] = []
+    for folder in bank_folders(cache):
+        if unused is not None and unused_days(folder) >= unused:
+            size = sum(path.stat().st_size for path in folder.glob("**/*") if path.is_file())
+            shutil.rmtree(folder)
+            gone.append((folder, size))
+            continue
+        leftovers = [path for path in folder.glob("*/*.part") if not in_work(folder, path)]
+        for path in [*leftovers, *(path for path, _ in faults(folder, contents=contents))]:
+            gone.append((path, path.stat().st_size))
+            path.unlink()
+    return gone
+
+
+def in_work(folder: Path, part: Path) -> bool:
+    """Whether a builder holds the lock of this file right now."""
+    lock = folder / "locks" / f"{part.parent.name}-{part.stem}.tokens.lock"
+    if not lock.exists():
+        return False
+    try:
+        with filelock.FileLock(lock).acquire(timeout=0):
+            return False
+    except filelock.Timeout:
+        return True

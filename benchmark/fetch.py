@@ -1,0 +1,277 @@
+"""`bench fetch`: download a dataset or a backbone's weights, and believe nothing that was not checked.
+
+A download goes to a `.part` that the next attempt continues, from the same source or another. It gets its name only
+when size and digest are right and it is not a web page. Archives are unpacked by name and bytes alone (no links, no
+paths that leave the folder, no more than a stated size) into a temporary folder that is then renamed.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import filelock
+
+from benchmark.data import data_folder
+from benchmark.errors import DataError, InterruptedRunError, UsageError
+from benchmark.files import atomic_write, make_folder
+from benchmark.layouts import find_layout
+from benchmark.progress import Display, Stop
+from benchmark.protocol import Archive, DatasetSpec, fetched_weights, load_backbones, load_datasets, suggest
+
+BLOCK = 1 << 18
+MOST_MEMBERS, MOST_BYTES, MOST_RATIO = 1_000_000, 50_000_000_000, 200
+"""What an archive may unpack to: members, bytes, and bytes for each byte of the archive."""
+HUB = re.compile(r"^hub:([\w.-]+/[\w.-]+)@([0-9a-f]{40})/([\w./-]+)$")
+AGENT = "cncd-bench"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How to fetch: where else to look, how long to wait, and whether an unregistered digest will do."""
+
+    sources: tuple[str, ...] = ()
+    timeout: float = 30.0
+    accept_digest: bool = False
+
+
+class SourceError(Exception):
+    """Why one source did not do; the next is tried."""
+
+
+def fetch(name: str, data_dir: Path | None, wish: Wish, display: Display, stop: Stop) -> Path:
+    """Make a dataset or a backbone's weights be there; where they are."""
+    datasets, backbones = load_datasets(), load_backbones()
+    if name in datasets:
+        return fetch_dataset(datasets[name], data_folder(data_dir), wish, display, stop)
+    if name in backbones:
+        download = backbones[name].download
+        if download is None:
+            raise UsageError(f"backbone '{name}' is not for download: give its file with --weights")
+        return fetch_file(download, fetched_weights(download), wish, display, stop)
+    raise UsageError(f"unknown dataset or backbone '{name}'{suggest(name, [*datasets, *backbones])}")
+
+
+def fetch_dataset(spec: DatasetSpec, root: Path, wish: Wish, display: Display, stop: Stop) -> Path:
+    """Download and unpack below `root`, unless the dataset is there already."""
+    if spec.archive is None:
+        raise UsageError(f"{spec.name} comes with the package, there is nothing to fetch")
+    found = find_layout(spec, root)
+    if found is not None:
+        display.say(f"{spec.title} is already in {found.place}")
+        return found.place
+    archive = fetch_file(spec.archive, root / spec.archive.file, wish, display, stop)
+    display.say(f"unpacking {archive.name}")
+    unpack(archive, root)
+    archive.unlink()
+    found = find_layout(spec, root)
+    if found is None:
+        raise DataError(f"{spec.archive.file} did not hold {spec.title}: nothing usable came out of it in {root}")
+    return found.place
+
+
+def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, stop: Stop) -> Path:
+    """One file, from the first source that serves it whole and unchanged."""
+    make_folder(target.parent)
+    part = target.with_name(f"{target.name}.part")
+    with filelock.FileLock(target.with_name(f".{target.name}.lock")):
+        if target.is_file():
+            display.say(f"{target} is already there")
+            return target
+        reasons = []
+        for source in (*wish.sources, *archive.urls):
+            try:
+                transfer(resolve(source), part, wish.timeout, display, stop)
+                digest = checked(part, archive, target, wish)
+            except SourceError as error:
+                reasons.append(f"{source}: {error}")
+                display.say(f"{source}: {error}")
+                continue
+            atomic_write(target.with_name(f"{target.name}.sha256"), f"{digest}  {target.name}\n".encode())
+            part.replace(target)
+            return target
+    raise DataError(
+        f"{archive.file} could not be fetched ({'; '.join(reasons)}): try again later, give another place with "
+        f"--source URL, or put the file at {target} yourself"
+    )
+
+
+def resolve(source: str) -> str:
+    """A web address; `hub:owner/repository@revision/file` is one at the model hub, pinned to a commit."""
+    if source.startswith(("http://", "https://")):
+        return source
+    found = HUB.match(source)
+    if found is None:
+        raise UsageError(
+            f"--source: '{source}': must begin with http:// or https://, or be hub:owner/name@REVISION/file "
+            "with the 40 digits of a commit"
+        )
+    repository, revision, file = found.groups()
+    return f"https://huggingface.co/{repository}/resolve/{revision}/{file}"
+
+
+def transfer(url: str, part: Path, timeout: float, display: Display, stop: Stop) -> None:
+    """Bring `part` to its full size, continuing where an earlier attempt ended if the server can."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": AGENT} | ({"Range": f"bytes={have}-"} if have else {})
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http and https only, see resolve
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
+            total = expected_size(answer, have)
+            refuse_pages(answer)
+            if answer.status != 206:
+                have = 0
+            with part.open("ab" if have else "wb") as file:
+                receive(answer, file, have, total, display, stop)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # nothing left to send, or another file than the one begun: the digest decides
+            return
+        raise SourceError(f"the server says {error.code} {error.reason}") from None
+    except TimeoutError:
+        raise SourceError(f"nothing came for {timeout:g} seconds") from None
+    except (urllib.error.URLError, HTTPException, ConnectionError) as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
+            raise SourceError(f"no answer within {timeout:g} seconds") from None
+        raise SourceError(f"no connection ({reason})") from None
+
+
+def expected_size(answer: HTTPResponse, have: int) -> int | None:
+    """Size of the whole file as the server tells it; none if it does not."""
+    if answer.status == 206:
+        told = re.match(r"bytes (\d+)-\d+/(\d+)$", answer.headers.get("Content-Range", ""))
+        if told is None or int(told[1]) != have:
+            raise SourceError("the server continues at another place than it was asked to")
+        return int(told[2])
+    length = answer.headers.get("Content-Length")
+    return int(length) if length and length.isdigit() else None
+
+
+def refuse_pages(answer: HTTPResponse) -> None:
+    """A log-in or error page is not data, whatever its status says."""
+    if answer.headers.get_content_type() in ("text/html", "application/xhtml+xml"):
+        raise SourceError("the server sent a web page instead of the file")
+
+
+def receive(answer: HTTPResponse, file: IO[bytes], have: int, total: int | None, display: Display, stop: Stop) -> None:
+    display.start("download", total or 0, have, unit="bytes")
+    while block := answer.read(BLOCK):
+        if have == 0 and re.match(rb"\s*<(!doctype html|html)", block[:100], re.IGNORECASE):
+            raise SourceError("the server sent a web page instead of the file")
+        file.write(block)
+        have += len(block)
+        display.step(have)
+        if stop.signal is not None:
+            raise InterruptedRunError(stop.signal)
+    if total is not None and have != total:
+        raise SourceError(f"the connection ended after {have:,} of {total:,} bytes; what came is kept")
+
+
+def checked(part: Path, archive: Archive, target: Path, wish: Wish) -> str:
+    """The SHA-256 of a complete download, if it is the registered one or the user accepts it."""
+    with part.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    for kind, registered, found in (("sha256", archive.sha256, sha256), ("md5", archive.md5, md5)):
+        if registered is not None and registered != found:
+            part.unlink()
+            raise SourceError(f"its {kind} is {found[:12]}…, registered is {registered[:12]}…; thrown away")
+    if archive.sha256 is None and archive.md5 is None and not wish.accept_digest:
+        raise DataError(
+            f"{target.name} has sha256 {sha256} and nobody registered one to compare with: if you trust the source, "
+            "the same command with --accept-digest takes it (it is not downloaded again)"
+        )
+    return sha256
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of an archive."""
+
+    name: str
+    size: int
+    kind: str
+    """`file`, `folder`, or what else it is."""
+
+
+def tar_entries(archive: tarfile.TarFile) -> Iterator[tuple[Entry, IO[bytes] | None]]:
+    for member in archive:
+        kind = "file" if member.isreg() else "folder" if member.isdir() else "link or device"
+        yield Entry(member.name, member.size, kind), archive.extractfile(member) if kind == "file" else None
+
+
+def zip_entries(archive: zipfile.ZipFile) -> Iterator[tuple[Entry, IO[bytes] | None]]:
+    for info in archive.infolist():
+        mode = info.external_attr >> 16
+        kind = "folder" if info.is_dir() else "link" if mode and stat.S_ISLNK(mode) else "file"
+        yield Entry(info.filename, info.file_size, kind), archive.open(info) if kind == "file" else None
+
+
+@contextmanager
+def entries_of(path: Path) -> Iterator[Iterator[tuple[Entry, IO[bytes] | None]]]:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as zipped:
+            yield zip_entries(zipped)
+    else:
+        with tarfile.open(path) as tarred:
+            yield tar_entries(tarred)
+
+
+def unpack(path: Path, root: Path) -> None:
+    """Unpack below `root`; what appears there under its own name is complete."""
+    part = root / f".unpack-{os.getpid()}"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        with entries_of(path) as entries:
+            unpack_into(entries, part, min(MOST_BYTES, MOST_RATIO * path.stat().st_size), path)
+        for entry in sorted(part.iterdir()):
+            if (root / entry.name).exists():
+                raise DataError(f"{path} holds '{entry.name}', which is already in {root}: move it away")
+            entry.rename(root / entry.name)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+        raise DataError(f"{path} is damaged or cut short ({error}): remove it and fetch it again") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def unpack_into(entries: Iterator[tuple[Entry, IO[bytes] | None]], folder: Path, most: int, path: Path) -> None:
+    """Write plain files and folders; anything else, or more than allowed, stops it before it is written."""
+    written = 0
+    for number, (entry, content) in enumerate(entries):
+        target = folder / safe_name(entry, path)
+        if number >= MOST_MEMBERS or written + entry.size > most:
+            raise DataError(f"{path} is refused: it would unpack to more than an archive of its size should")
+        if entry.kind == "folder":
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        assert content is not None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with content, target.open("xb") as file:
+            while block := content.read(BLOCK):
+                written += len(block)
+                if written > most:  # sizes in an archive are only what it claims
+                    raise DataError(f"{path} is refused: it unpacks to more than it says")
+                file.write(block)
+
+
+def safe_name(entry: Entry, path: Path) -> Path:
+    """The entry's name, if it is a plain file or folder that stays inside."""
+    name = PurePosixPath(entry.name.replace("\\", "/"))
+    if entry.kind not in ("file", "folder"):
+        raise DataError(f"{path} is refused: '{entry.name}' in it is a {entry.kind}")
+    if name.is_absolute() or ".." in name.parts or ":" in entry.name or "\0" in entry.name:
+        raise DataError(f"{path} is refused: '{entry.name}' in it would be written outside its folder")
+    return Path(*name.parts)

@@ -1,0 +1,314 @@
+"""`bench speed`: what the exact shortcut gains here, measured side by side in one process.
+
+Three ways to make the same training step on as many images: the usual one (every image through the whole network, last
+block trained), the cached one (tokens out of the bank, plain last block) and ours (tokens out of the bank, the class
+token alone). They take turns, and medians are compared, so a machine that is slow today is slow for all three.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tabulate import tabulate
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmark.backbone import PASS_ON_CPU, LastBlock, Trunk, build_vit, split_vit
+from benchmark.bank import Bank, BankSource, PartFile, Piece, Recipe, Shape
+from benchmark.descent import descend, sgd
+from benchmark.feed import Ahead
+from benchmark.protocol import Backbone, Protocol, Shared, load_datasets
+from benchmark.seeds import repeatable
+from benchmark.stream import Tokens
+from methods.heads import CosineHead
+
+ROWS = 100
+"""Rows of the classifier on top."""
+ROUNDS = 3
+STEPS_A_ROUND = 20
+BANKED = 256
+"""Images in the bank that steps draw from; their tokens (77 MB for ViT-B/16) are more than a cache holds."""
+MATRIX_SIZES = (1024, 2048, 4096)
+READ_BYTES = 1 << 29
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured, in seconds, images and operations a second, and what follows."""
+
+    backbone: str
+    batch: int
+    device: str
+    threads: int
+    usual_step: float
+    plain_step: float
+    our_step: float
+    step_ratio: float
+    plain_ratio: float
+    trunk_images_per_second: float
+    trunk_flops_per_image: float
+    peak_flops: float
+    trunk_fraction_of_peak: float
+    read_bytes_per_second: float
+    step_bytes: float
+    step_flops: float
+    roofline_step: float
+    step_over_roofline: float
+
+
+def seconds(work: Callable[[], Any], device: torch.device) -> float:
+    began = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def median(work: Callable[[], Any], times: int, device: torch.device) -> float:
+    return statistics.median(seconds(work, device) for _ in range(times))
+
+
+def matrix_peak(device: torch.device) -> float:
+    """The best rate of matrix products of several sizes, in operations a second."""
+    rates = []
+    for size in MATRIX_SIZES:
+        a, b = torch.randn(2, size, size, device=device)
+        seconds(lambda: a @ b, device)  # noqa: B023 - called at once
+        rates.append(2 * size**3 / median(lambda: a @ b, 7, device))  # noqa: B023
+    return max(rates)
+
+
+def read_bandwidth(device: torch.device) -> float:
+    """How fast a large array can be read, in bytes a second."""
+    array = torch.ones(READ_BYTES // 4, device=device)
+    seconds(array.sum, device)
+    return READ_BYTES / median(array.sum, 7, device)
+
+
+def trunk_flops(trunk: Trunk) -> float:
+    """Operations of the matrix products for one image: patches, then every frozen block."""
+    vit, tokens, width = trunk.vit, sum(trunk.shape[:1]) + 1, trunk.shape[1]
+    patch = 2 * vit.patch_embed.num_patches * vit.patch_embed.proj.weight.numel()
+    blocks = 0
+    for block in vit.blocks:
+        weights = sum(p.numel() for p in block.parameters() if p.ndim == 2)
+        blocks += 2 * tokens * weights + 4 * tokens * tokens * width
+    return float(patch + blocks)
+
+
+def step_cost(block: LastBlock, trunk: Trunk, batch: int, stored: int) -> tuple[float, float]:
+    """Bytes that a class-token step cannot avoid moving, and operations it cannot avoid.
+
+    Bytes: the stored tokens once; trained weights once forward and once backward, their gradients written once, and the
+    optimiser's reading of weights, gradients and momentum and writing of weights and momentum. Operations: each trained
+    matrix with one token forward, twice backward; scores and weighted sum of tokens forward, both again backward (there
+    is no gradient for the tokens).
+    """
+    weights = sum(p.numel() for p in block.block.parameters() if p.ndim == 2)
+    heads, (tokens, width) = block.block.attn.num_heads, trunk.shape
+    flops = 3 * 2 * batch * weights + 4 * 2 * batch * heads * (tokens + 1) * width
+    return float(batch * stored + 4 * weights * (2 + 1 + 5)), float(flops)
+
+
+class Usual(nn.Module):
+    """The step of the usual code: the whole network, then the head; only the last block and the head are trained."""
+
+    def __init__(self, spec: Backbone) -> None:
+        super().__init__()
+        self.vit = build_vit(spec).requires_grad_(False)
+        self.vit.blocks[-1].requires_grad_(True)
+        self.head = CosineHead(self.vit.embed_dim, ROWS, 0.1)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.head(self.vit.forward_features(pixels)[:, 0])
+
+
+class Cached(nn.Module):
+    """The step on tokens, by the class-token path or by the plain block."""
+
+    def __init__(self, block: LastBlock) -> None:
+        super().__init__()
+        self.block, self.head = block, CosineHead(block.width, ROWS, 0.1)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        return self.head(self.block(tokens))
+
+
+def trainer(model: nn.Module, labels: Tensor) -> Callable[[Any], None]:
+    """One training step as the engine makes it."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimiser = sgd(parameters, 0.01, Shared())
+
+    def step(inputs: Any) -> None:
+        descend(optimiser, parameters, {"label": F.cross_entropy(model(inputs), labels)})
+
+    return step
+
+
+class Banked:
+    """Batches out of a bank on disk, as runs read them."""
+
+    def __init__(self, folder: Path, trunk: Trunk, batch: int, device: torch.device) -> None:
+        shape = Shape(*trunk.shape, "float16")
+        recipe = Recipe("none", "", "random", "", {}, "none", "float16", normalised=trunk.eps is not None)
+        bank = Bank(folder, recipe, shape, {"train": [np.arange(BANKED)], "test": []})
+        part = PartFile(bank, Piece("train", 0, 0))
+        random = torch.Generator().manual_seed(0)
+        for start in range(0, BANKED, 64):
+            count = min(64, BANKED - start)
+            rest = torch.randn(count, *trunk.shape, generator=random)
+            part.append(Tokens(torch.randn(count, shape.width, generator=random), rest))
+        part.finish()
+        self.source, self.batch_size, self.random = BankSource(bank, "train", device), batch, random
+        self.steps = 1 << 30
+        self.stored = shape.image_bytes
+
+    def batch(self, epoch: int, step: int) -> Tokens:  # noqa: ARG002 - a Feed, but every batch is drawn anew
+        position = torch.randint(BANKED, (self.batch_size,), generator=self.random)
+        return self.source.get(position, torch.zeros_like(position))
+
+
+def measure(spec: Backbone, batch: int, device: torch.device, threads: int | None, say: Callable[[str], None]) -> Speed:
+    """Everything, one after the other, on a machine that should have nothing else to do."""
+    with repeatable(threads), tempfile.TemporaryDirectory(prefix="bench-speed-") as folder:
+        torch.manual_seed(0)
+        trunk, block = split_vit(build_vit(spec), spec)
+        trunk, block = trunk.to(device), block.to(device)
+        labels = torch.randint(ROWS, (batch,), device=device)
+        channels = trunk.vit.patch_embed.proj.in_channels
+        pixels = torch.randn(batch, channels, spec.image_size, spec.image_size, device=device)
+        feed = Banked(Path(folder), trunk, batch, device)
+        ahead = Ahead(feed)
+        plain = LastBlock(block.block, block.norm)
+        plain.fast = False
+        usual, cached, ours = (
+            trainer(model.to(device), labels) for model in (Usual(spec), Cached(plain), Cached(block))
+        )
+        say("matrix products and memory")
+        peak, bandwidth = matrix_peak(device), read_bandwidth(device)
+        some = pixels[: min(batch, PASS_ON_CPU if device.type == "cpu" else batch)]
+        times: dict[str, list[float]] = {"usual": [], "plain": [], "ours": [], "trunk": []}
+        for warm in range(5):
+            ours(ahead.batch(0, warm))
+        for number in range(ROUNDS):
+            say(f"round {number + 1} of {ROUNDS}")
+            times["usual"].append(seconds(lambda: usual(pixels), device))
+            times["plain"].append(seconds(lambda: cached(ahead.batch(0, 0)), device))
+            times["ours"] += [seconds(lambda: ours(ahead.batch(0, 0)), device) for _ in range(STEPS_A_ROUND)]
+            times["trunk"] += [seconds(lambda: trunk(some), device) for _ in range(3)]
+        ahead.pool.shutdown()
+        middle = {name: statistics.median(values) for name, values in times.items()}
+        bytes_moved, flops = step_cost(block, trunk, batch, feed.stored)
+        rate, work = len(some) / middle["trunk"], trunk_flops(trunk)
+        roofline = bytes_moved / bandwidth + flops / peak
+        return Speed(
+            backbone=spec.name,
+            batch=batch,
+            device=str(device),
+            threads=torch.get_num_threads(),
+            usual_step=middle["usual"],
+            plain_step=middle["plain"],
+            our_step=middle["ours"],
+            step_ratio=middle["usual"] / middle["ours"],
+            plain_ratio=middle["plain"] / middle["ours"],
+            trunk_images_per_second=rate,
+            trunk_flops_per_image=work,
+            peak_flops=peak,
+            trunk_fraction_of_peak=rate * work / peak,
+            read_bytes_per_second=bandwidth,
+            step_bytes=bytes_moved,
+            step_flops=flops,
+            roofline_step=roofline,
+            step_over_roofline=middle["ours"] / roofline,
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a whole run of a protocol would cost both ways, in seconds."""
+
+    protocol: str
+    budget: str
+    views: int
+    usual: float
+    bank: float
+    training: float
+
+    @property
+    def ratio(self) -> float:
+        return self.usual / (self.bank + self.training)
+
+    @property
+    def later_ratio(self) -> float:
+        """For every run after the first, which finds the bank built."""
+        return self.usual / self.training
+
+
+def predict(speed: Speed, protocol: Protocol, budget_name: str) -> Prediction:
+    """From measured times: images a run sends through the network, and steps it makes on tokens.
+
+    Two views an image and step in discovery sessions, one in the base session, as FEA trains. Teachers, heads and
+    evaluation are left out of both ways.
+    """
+    data, budget = load_datasets()[protocol.dataset], protocol.budgets[budget_name]
+    assert data.train is not None
+    assert data.test is not None
+    views = 8 if protocol.views == "live" else protocol.views
+    sizes = [len(classes) for classes in protocol.classes]
+    seen = data.train * (sizes[0] * budget.base_epochs + 2 * sum(sizes[1:]) * budget.novel_epochs)
+    banked = sum(sizes) * (data.train * (1 + views) + data.test)
+    return Prediction(
+        protocol.name,
+        budget_name,
+        views,
+        usual=seen * speed.usual_step / speed.batch,
+        bank=banked / speed.trunk_images_per_second,
+        training=seen * speed.our_step / speed.batch,
+    )
+
+
+def document(speed: Speed, predictions: list[Prediction]) -> dict[str, Any]:
+    told = [asdict(p) | {"ratio": p.ratio, "later_ratio": p.later_ratio} for p in predictions]
+    return {**asdict(speed), "predicted_seconds": told}
+
+
+def text(speed: Speed, predictions: list[Prediction]) -> str:
+    """For people."""
+    steps = [
+        ["usual: whole network, last block trained", f"{speed.usual_step * 1e3:,.1f} ms", f"{speed.step_ratio:,.0f}"],
+        ["tokens from the bank, plain block", f"{speed.plain_step * 1e3:,.1f} ms", f"{speed.plain_ratio:,.1f}"],
+        ["tokens from the bank, class token alone", f"{speed.our_step * 1e3:,.1f} ms", "1"],
+        ["roofline of the last", f"{speed.roofline_step * 1e3:,.1f} ms", f"1/{speed.step_over_roofline:.2f}"],
+    ]
+    machine = [
+        ["trunk", f"{speed.trunk_images_per_second:,.1f} images/s", f"{speed.trunk_fraction_of_peak:.0%} of peak"],
+        ["matrix products (peak)", f"{speed.peak_flops / 1e9:,.0f} GFLOP/s", ""],
+        ["reading memory", f"{speed.read_bytes_per_second / 1e9:,.1f} GB/s", ""],
+    ]
+    cost = [
+        [
+            f"{p.protocol}, {p.budget}",
+            f"{p.usual / 3600:,.1f} h",
+            f"{p.bank / 3600:,.2f} h",
+            f"{p.training / 3600:,.2f} h",
+            f"{p.ratio:,.0f} / {p.later_ratio:,.0f}",
+        ]
+        for p in predictions
+    ]
+    heading = f"{speed.backbone}, {speed.batch} images a step, {speed.device}, {speed.threads} threads"
+    parts = [
+        tabulate(steps, headers=["one training step", "time", "times ours"], disable_numparse=True),
+        tabulate(machine, headers=["this machine", "", ""], disable_numparse=True),
+        tabulate(
+            cost,
+            headers=["predicted run", "usual", "bank (once)", "training", "cheaper: first / later runs"],
+            disable_numparse=True,
+        ),
+    ]
+    return "\n\n".join([heading, *parts])
