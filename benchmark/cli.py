@@ -281,7 +281,7 @@ def fetch(
     ] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(help="Try this address first: http(s)://..., or hub:owner/name@REVISION/file; repeatable."),
+        typer.Option(help="Use this address instead: http(s)://..., or hub:owner/name@REVISION/file; repeatable."),
     ] = None,
     accept_digest: Annotated[
         bool, typer.Option("--accept-digest", help="Take a file whose digest nobody has registered.")

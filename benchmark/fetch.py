@@ -39,7 +39,7 @@ AGENT = "cncd-bench"
 
 @dataclass(frozen=True)
 class Wish:
-    """How to fetch: where else to look, how long to wait, and whether an unregistered digest will do."""
+    """How to fetch: where to look instead of the registered places, how long to wait, what digest will do."""
 
     sources: tuple[str, ...] = ()
     timeout: float = 30.0
@@ -90,7 +90,7 @@ def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, sto
             display.say(f"{target} is already there")
             return target
         reasons = []
-        for source in (*wish.sources, *archive.urls):
+        for source in wish.sources or archive.urls:
             try:
                 transfer(resolve(source), part, wish.timeout, display, stop)
                 digest = checked(part, archive, target, wish)

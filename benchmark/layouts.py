@@ -21,7 +21,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from benchmark.errors import DataError
-from benchmark.protocol import DatasetSpec
+from benchmark.protocol import DatasetSpec, Members
 
 SplitName = Literal["train", "test"]
 Picture = npt.NDArray[np.uint8]
@@ -165,42 +165,44 @@ class Pickled:
     spec: DatasetSpec
 
     @property
+    def members(self) -> Members:
+        assert self.spec.members is not None
+        return self.spec.members
+
+    @property
     def names(self) -> tuple[str, ...]:
-        # alphabetical for CIFAR-100, as published for CIFAR-10: a label is its name's place either way
-        return tuple(map(str, range(self.spec.classes)))
+        (told,) = (self._contents[name] for name in self.members.names)
+        return tuple(map(str, told.get(self.members.names_key, ())))
 
     def files(self) -> list[Path]:
-        if self.place.is_file():
-            return [self.place]
-        assert self.spec.members is not None
-        return [self.place / name for name in (*self.spec.members.train, *self.spec.members.test)]
+        return [self.place] if self.place.is_file() else [self.place / name for name in self.members.digests]
 
     def images(self, split: SplitName, label: int) -> list[Picture]:
         pictures, labels = self._whole[split]
         return list(pictures[labels == label])
 
     @cached_property
+    def _contents(self) -> dict[str, dict[str, Any]]:
+        return dict(self._checked())
+
+    @cached_property
     def _whole(self) -> dict[SplitName, tuple[Picture, npt.NDArray[np.int64]]]:
-        assert self.spec.members is not None
-        contents = dict(self._contents())
-        splits: dict[SplitName, dict[str, str]] = {"train": self.spec.members.train, "test": self.spec.members.test}
-        return {split: self._decoded([contents[name] for name in names]) for split, names in splits.items()}
+        splits: dict[SplitName, dict[str, str]] = {"train": self.members.train, "test": self.members.test}
+        return {split: self._decoded([self._contents[name] for name in names]) for split, names in splits.items()}
 
     def _decoded(self, batches: list[dict[str, Any]]) -> tuple[Picture, npt.NDArray[np.int64]]:
-        side, members = side_of(self.spec), self.spec.members
-        assert members is not None
+        side = side_of(self.spec)
         try:
             pixels = np.concatenate([np.asarray(batch["data"], dtype=np.uint8) for batch in batches])
-            labels = np.concatenate([np.asarray(batch[members.label_key], dtype=np.int64) for batch in batches])
+            labels = np.concatenate([np.asarray(batch[self.members.label_key], dtype=np.int64) for batch in batches])
             pictures = pixels.reshape(len(labels), 3, side, side).transpose(0, 2, 3, 1)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{self.place} does not hold {self.spec.title}'s arrays ({error}): get it again") from None
         return np.ascontiguousarray(pictures), labels
 
-    def _contents(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _checked(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Every member by name, its bytes checked, then unpickled."""
-        assert self.spec.members is not None
-        expected = self.spec.members.train | self.spec.members.test
+        expected = self.members.digests
         for name, content in self._bytes(set(expected)):
             source = f"{name} of {self.place}"
             found = hashlib.md5(content, usedforsecurity=False).hexdigest()
@@ -215,12 +217,11 @@ class Pickled:
             for name in sorted(wanted):
                 yield name, read_bytes(self.place / name)
             return
-        assert self.spec.members is not None
         try:
             with tarfile.open(self.place) as archive:
                 for member in archive:
                     folder, _, name = member.name.rpartition("/")
-                    if folder == self.spec.members.folder and name in wanted and member.isreg():
+                    if folder == self.members.folder and name in wanted and member.isreg():
                         file = archive.extractfile(member)
                         assert file is not None
                         wanted.discard(name)
@@ -246,7 +247,7 @@ def find_layout(spec: DatasetSpec, root: Path) -> Layout | None:
                 return tiny_imagenet(spec, place)
             continue
         assert spec.members is not None
-        if all((place / name).is_file() for name in spec.members.train | spec.members.test):
+        if all((place / name).is_file() for name in spec.members.digests):
             return Pickled(place, spec)
         if (place / "train").is_dir() and (place / "test").is_dir():
             return class_folders(spec, place)

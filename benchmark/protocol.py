@@ -86,8 +86,14 @@ class Members(Spec):
 
     folder: str
     label_key: str
+    names_key: str
+    names: dict[str, str]
     train: dict[str, str]
     test: dict[str, str]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return self.names | self.train | self.test
 
 
 class DatasetSpec(Spec):

@@ -93,7 +93,10 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
         open_bank(request, dataset, trunk), trunk, dataset.splits, PRESETS[protocol.augmentation], display, stop
     )
     views, labels = request.question.views, sorted(label for classes in protocol.classes for label in classes)
-    builder.build(wanted_pieces(labels, views))
+    pieces = wanted_pieces(labels, views)
+    builder.build(pieces)
+    for piece in pieces:
+        builder.bank.check(piece)
     train, test = (BankSource(builder.bank, split, device) for split in ("train", "test"))
     train.trunk_images = builder.images
     source = CleanFromBank(train, Live(trunk, dataset.train.images, builder.render)) if views == "live" else train

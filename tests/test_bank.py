@@ -1,0 +1,471 @@
+"""Tokens on disk: what the trunk says, to the bit or rounded once; safe from kills, crowds, damage and full disks."""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pytest
+import torch
+from pictures import TEST, TRAIN, write_backbone, write_folders
+from safetensors.torch import save_file
+
+import benchmark
+from benchmark import bank as bank_module
+from benchmark import setting as setting_module
+from benchmark.bank import CHUNK, HEADER, Bank, BankSource, Builder, PartFile, Piece, Slabs, wanted_pieces
+from benchmark.banks import faults, prune
+from benchmark.errors import DataError, InterruptedRunError, ResourceError
+from benchmark.feed import Ahead, NovelFeed
+from benchmark.progress import Display, Stop
+from benchmark.request import Request, ask
+from benchmark.setting import Setting, open_setting
+from benchmark.stream import Tokens
+from benchmark.tokens import Live
+from benchmark.weights import read_weights
+from methods.base import Phase
+
+BRIEF = {"budget.base_epochs": 1, "budget.novel_epochs": 2, "budget.batch": 8}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A small CIFAR-10 in folders and a small backbone."""
+    root = tmp_path_factory.mktemp("world")
+    description, weights = write_backbone(root)
+    return {"data_dir": write_folders(root / "cifar10"), "backbone": str(description), "weights": weights}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def request(world: dict[str, Any], method: str = "fea", views: int | str = 2, **settings: Any) -> Request:
+    return ask(method, "cifar10-t2", views=views, settings=BRIEF | settings, **world)
+
+
+def opened(request: Request) -> Setting:
+    return open_setting(request, torch.device("cpu"), Display(quiet=True), Stop())
+
+
+def live(setting: Setting, split: str = "train") -> Live:
+    """The trunk itself, asked anew for every picture."""
+    trunk, _ = setting_module.open_backbone(setting.request.backbone, setting.request.weights)
+    return Live(trunk, setting.dataset.splits[split].images, setting_module.PRESETS["simgcd"])
+
+
+POSITION = torch.tensor([0, 79, 3, 3, 41])
+
+
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+def test_a_bank_says_what_the_trunk_says(world, cache, precision):
+    """Exactly in float32; in float16 the class token exactly and the others rounded once."""
+    setting = opened(request(world, **{"shared.bank": precision}))
+    for view in (torch.tensor([0, 1, 2, 1, 0]), torch.zeros(5, dtype=torch.long)):
+        got, expected = setting.source.get(POSITION, view), live(setting).get(POSITION, view)
+        assert torch.equal(got.cls, expected.cls)
+        rounded = expected.rest.half().float() if precision == "float16" else expected.rest
+        assert torch.equal(got.rest, rounded)
+        assert got.rest.dtype == torch.float32
+    test = torch.tensor([0, 39, 17])
+    got, expected = setting.test_source.get(test, test * 0), live(setting, "test").get(test, test * 0)
+    assert torch.equal(got.cls, expected.cls)
+
+
+def test_layout_one_file_a_class_and_view_and_nothing_else(world, cache):
+    setting = opened(request(world))
+    (folder,) = (cache / "bank").iterdir()
+    names = sorted(str(path.relative_to(folder)) for path in folder.glob("**/*") if path.is_file())
+    expected = [
+        f"{part}/c{label:03d}.tokens"
+        for part in ("test-v0000", "train-v0000", "train-v0001", "train-v0002")
+        for label in range(10)
+    ]
+    assert names == sorted([*expected, "bank.json"])
+    told = json.loads((folder / "bank.json").read_text())
+    assert told["data_digest"] == setting.dataset.digest
+    assert setting.source.trunk_images == 10 * (3 * TRAIN + TEST)
+
+
+def test_a_second_run_of_another_method_and_seed_computes_nothing(world, cache, tmp_path):
+    options = {"protocol": "cifar10-t2", "views": 2, "settings": BRIEF, "out": tmp_path / "results", **world}
+    first = benchmark.run("fea", **options)
+    second = benchmark.run("frost", **options)
+    third = benchmark.run("fea", seed=1, **options)
+    assert first.provenance.trunk_images == 10 * (3 * TRAIN + TEST)
+    assert first.provenance.base_session == "trained"
+    assert second.provenance.trunk_images == third.provenance.trunk_images == 0
+    assert second.provenance.base_session == "cached"
+    assert 'reduced="8+4 images a class"' in first.group
+    assert first.provenance.bank_seconds > 0 == second.provenance.bank_seconds
+
+
+def test_more_views_add_to_the_bank(world, cache):
+    opened(request(world, views=2))
+    more = opened(request(world, views=3))
+    assert more.source.trunk_images == 10 * TRAIN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"protocol": "cifar10-jitter.yaml"}, {"precision": "float32"}, {"weights": True}, {"data": True}, {"size": 48}],
+    ids=str,
+)
+def test_whatever_decides_the_content_decides_the_folder(world, cache, tmp_path, change):
+    """Augmentation, number format, weights, pixels and picture size: each change makes another bank."""
+    opened(request(world))
+    ours = dict(world)
+    settings = {}
+    if "weights" in change:
+        changed = {name: tensor * (1 + 1e-6) for name, tensor in read_weights(world["weights"]).items()}
+        ours["weights"] = tmp_path / "other.safetensors"
+        save_file(changed, ours["weights"])
+    if "data" in change:
+        ours["data_dir"] = write_folders(tmp_path / "cifar10")
+        next((ours["data_dir"] / "train" / "cat").iterdir()).unlink()
+    if "size" in change:
+        text = Path(world["backbone"]).read_text().replace("image_size: 32", "image_size: 48")
+        ours["backbone"] = str(tmp_path / "small.yaml")
+        Path(ours["backbone"]).write_text(text.replace("img_size: 32", "img_size: 48"))
+    if "precision" in change:
+        settings = {"shared.bank": "float32"}
+    protocol = "cifar10-t2"
+    if "protocol" in change:
+        own = (Path(setting_module.__file__).parent.parent / "protocols" / "cifar10-t2.yaml").read_text()
+        own = own.replace("simgcd", "jitter").replace("cifar10-t2", "cifar10-jitter")
+        protocol = str(tmp_path / change["protocol"])
+        Path(protocol).write_text(own)
+    opened(ask("fea", protocol, views=2, settings=BRIEF | settings, **ours))
+    assert len(list((cache / "bank").iterdir())) == 2
+
+
+def test_live_and_exact_bank_give_equal_records(world, cache, tmp_path, monkeypatch):
+    """With the same view ids: the engine is told to draw every picture anew, and nothing changes."""
+    options = {"protocol": "cifar10-t2", "views": 3, "settings": BRIEF | {"shared.bank": "float32"}, "keep": True}
+    options |= world
+
+    def weights(out: str) -> bytes:
+        (path,) = (tmp_path / out / "kept").glob(f"*/{method}/*/weights.safetensors")
+        return path.read_bytes()
+
+    for method in ("fea", "gm"):
+        banked = benchmark.run(method, out=tmp_path / "banked", **options)
+        with monkeypatch.context() as patch:
+            before = opened(request(world, method, 3, **{"shared.bank": "float32"}))
+            patch.setattr(setting_module, "BankSource", lambda bank, split, device: live(before, split))  # noqa: B023
+            patch.setenv("CNCD_CACHE", str(tmp_path / f"cache-{method}"))
+            drawn = benchmark.run(method, out=tmp_path / "live", **options)
+        assert drawn.comparable() == banked.comparable()
+        assert drawn.provenance.trunk_images > banked.provenance.trunk_images
+        assert weights("live") == weights("banked")
+        # rounding to float16 does show in the weights, so the comparison can fail
+        benchmark.run(method, out=tmp_path / "rounded", **options | {"settings": BRIEF})
+        assert weights("rounded") != weights("banked")
+
+
+def test_live_views_take_clean_ones_from_the_bank(world, cache, tmp_path):
+    record = benchmark.run("fea", "cifar10-t2", views="live", settings=BRIEF, out=tmp_path / "results", **world)
+    clean = 10 * (TRAIN + TEST)
+    base, sessions = 6 * TRAIN, 2 * 2 * 2 * 2 * TRAIN  # one view an epoch; two views, two classes, two epochs, twice
+    assert record.provenance.trunk_images == clean + base + sessions
+    (folder,) = (cache / "bank").iterdir()
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != "locks") == [
+        "test-v0000",
+        "train-v0000",
+    ]
+
+
+# --- kills, crowds, damage ---
+
+
+def builder(request: Request, stop: Stop | None = None, workers: int = 0) -> Builder:
+    dataset = setting_module.open_dataset("cifar10", request.data_dir)
+    trunk, _ = setting_module.open_backbone(request.backbone, request.weights)
+    bank = setting_module.open_bank(request, dataset, trunk)
+    render = setting_module.PRESETS["simgcd"]
+    return Builder(bank, trunk, dataset.splits, render, Display(quiet=True), stop or Stop(), workers)
+
+
+def contents(cache: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(cache)): path.read_bytes() for path in cache.glob("bank/*/*/*.tokens")}
+
+
+PIECES = wanted_pieces(list(range(10)), 2)
+
+
+def test_worker_processes_draw_the_same_pictures(world, tmp_path, monkeypatch):
+    found = []
+    for workers in (0, 2):
+        monkeypatch.setenv("CNCD_CACHE", str(tmp_path / str(workers)))
+        builder(request(world), workers=workers).build(PIECES)
+        found.append(contents(tmp_path / str(workers)))
+    assert len(found[0]) == 40
+    assert found[0] == found[1]
+
+
+def test_a_part_continues_after_the_last_chunk_that_is_surely_written(cache, tmp_path):
+    """Whatever length a dead builder left, the finished file is the same; a foreign part is thrown away."""
+    shape, piece = bank_module.Shape(2, 4, "float16"), Piece("train", 0, 0)
+    count = 3 * CHUNK + 7
+    recipe = bank_module.Recipe("d", "", "b", "", {}, "a", "float16", normalised=True)
+    tokens = Tokens(torch.randn(count, 4), torch.randn(count, 2, 4))
+
+    def write(folder: Path, left: bytes | None) -> tuple[bytes, int]:
+        bank = Bank(folder, recipe, shape, {"train": [np.arange(count)], "test": []})
+        path = bank.path(piece)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if left is not None:
+            path.with_suffix(".part").write_bytes(left)
+        part = PartFile(bank, piece)
+        began = part.done
+        for start in range(part.done, count, CHUNK):
+            part.append(tokens[start : start + CHUNK])
+        part.finish()
+        return path.read_bytes(), began
+
+    whole, _ = write(tmp_path / "whole", None)
+    size = shape.image_bytes
+    for images, expected in ((0, 0), (1, 0), (CHUNK, 0), (2 * CHUNK - 1, 0), (2 * CHUNK, CHUNK), (count, 2 * CHUNK)):
+        left = whole[: HEADER + images * size] + b"x" * (images % 3)
+        assert write(tmp_path / f"cut{images}", left) == (whole, expected)
+    assert write(tmp_path / "foreign", b"something else" * 5000) == (whole, 0)
+    assert write(tmp_path / "header", whole[:100]) == (whole, 0)
+
+
+def test_a_signal_stops_the_builder_and_the_next_one_goes_on(world, cache):
+    stop = Stop()
+    first = builder(request(world), stop)
+    first.display.step = lambda done: setattr(stop, "signal", 15 if done > 5 * TRAIN else None)
+    with pytest.raises(InterruptedRunError):
+        first.build(PIECES)
+    second = builder(request(world))
+    second.build(PIECES)
+    assert 0 < first.images < 10 * (3 * TRAIN + TEST)
+    assert first.images + second.images == 10 * (3 * TRAIN + TEST)
+
+
+def command(world: dict[str, Any], *words: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "benchmark.cli",
+        "bank",
+        "--protocol",
+        "cifar10-t2",
+        "--views",
+        "6",
+        "--backbone",
+        world["backbone"],
+        "--weights",
+        str(world["weights"]),
+        "--data-dir",
+        str(world["data_dir"]),
+        "--threads",
+        "1",
+        *words,
+    ]
+
+
+def test_killed_while_building_then_built_by_two_at_once(world, cache, tmp_path, monkeypatch):
+    """kill -9 in the middle; two processes finish the rest together; every file is sound and none was made twice."""
+    first = subprocess.Popen(command(world), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(cache.glob("bank/*/*/*.tokens")) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = len(contents(cache))
+    assert 0 < done < 80
+    both = [subprocess.Popen([*command(world), "--json"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [json.loads(process.communicate(timeout=120)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    images = sum(answer["trunk_images"] for answer in answers)
+    assert images <= 10 * (7 * TRAIN + TEST) - done * TEST
+    assert len(contents(cache)) == 80
+    (folder,) = (cache / "bank").iterdir()
+    assert not list(faults(folder, contents=True))
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "alone"))
+    builder(request(world, views=6)).build(wanted_pieces(list(range(10)), 6))
+    assert contents(tmp_path / "alone") == contents(cache)
+
+
+def test_a_full_disk_ends_with_code_6_and_the_same_command_resumes(world, cache):
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (HEADER + 3000, resource.RLIM_INFINITY))
+
+    # images are decoded before the limit: here it is the bank that meets it
+    request(world)
+    done = subprocess.run(
+        command(world), preexec_fn=small_files, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 6, done.stderr
+    assert "no space left writing" in done.stderr
+    assert "resumes" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not contents(cache)
+    again = subprocess.run(command(world), capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0, again.stderr
+    assert len(contents(cache)) == 80
+
+
+def test_a_bank_that_will_not_fit_is_not_begun(world, cache, monkeypatch):
+    monkeypatch.setattr(bank_module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(ResourceError, match="GB are free: use fewer --views"):
+        builder(request(world)).build(PIECES)
+    assert not contents(cache)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def other_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"label": 3', b'"label": 4', 1))
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[HEADER + 100] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(("damage", "noticed_on_open"), [(cut, True), (other_header, True), (flip, False)])
+def test_damage_is_noticed_told_removed_and_made_good(world, cache, tmp_path, bench, damage, noticed_on_open):
+    options = {"protocol": "cifar10-t2", "views": 2, "settings": BRIEF, **world}
+    benchmark.run("fea", out=tmp_path / "first", **options)
+    before = contents(cache)
+    (target,) = cache.glob("bank/*/train-v0001/c003.tokens")
+    damage(target)
+    if noticed_on_open:
+        with pytest.raises(DataError, match=r"c003.tokens is damaged .*bench bank --prune"):
+            benchmark.run("fea", out=tmp_path / "second", **options)
+    done = bench("bank", "--verify")
+    assert done.returncode == 3
+    assert "c003.tokens" in done.stdout
+    assert bench("bank", "--prune", "--verify").returncode == 0
+    assert not target.exists()
+    third = benchmark.run("fea", out=tmp_path / "third", **options)
+    assert third.provenance.trunk_images == TRAIN
+    assert contents(cache) == before
+
+
+def test_prune_removes_what_dead_builders_left_and_unused_banks(world, cache):
+    opened(request(world))
+    (folder,) = (cache / "bank").iterdir()
+    left = folder / "train-v0001" / "c004.part"
+    left.write_bytes(b"half")
+    assert prune(cache, unused=None, contents=False) == [(left, 4)]
+    assert prune(cache, unused=1, contents=False) == []
+    os.utime(folder / "bank.json", (0, 0))
+    ((gone, size),) = prune(cache, unused=1, contents=False)
+    assert gone == folder
+    assert size > 0
+    assert not folder.exists()
+
+
+def _hold(path: str, ready: Any) -> None:
+    with filelock.FileLock(path):
+        ready.set()
+        time.sleep(30)
+
+
+def test_prune_leaves_what_somebody_is_building(world, cache):
+    opened(request(world))
+    (folder,) = (cache / "bank").iterdir()
+    part = folder / "train-v0001" / "c004.part"
+    part.write_bytes(b"half")
+    (folder / "locks").mkdir(exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=_hold, args=(str(folder / "locks" / "train-v0001-c004.tokens.lock"), ready))
+    holder.start()
+    try:
+        assert ready.wait(60)
+        assert prune(cache, unused=None, contents=False) == []
+        assert part.exists()
+    finally:
+        holder.kill()
+        holder.join()
+
+
+def test_plan_counts_without_data_or_weights(bench, cache):
+    done = bench("bank", "--protocol", "cifar100-t5", "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["images"] == told["missing_images"] == 50_000 * 9 + 10_000
+    assert told["bytes_an_image"] == 768 * 4 + 196 * 768 * 2
+    assert told["files"] == 100 * 10
+
+
+# --- memory, and reading ahead ---
+
+
+def test_memory_is_lent_again_only_when_nobody_holds_it():
+    slabs = Slabs()
+    first = slabs.take((4, 8), torch.float32)
+    address, view = first.data_ptr(), first[1:2]
+    del first
+    second = slabs.take((4, 8), torch.float32)
+    assert second.data_ptr() != address  # a view of the first is still held
+    del view
+    third = slabs.take((4, 8), torch.float32)
+    assert third.data_ptr() == address
+    weight = torch.ones(8, requires_grad=True)
+    graph = (third * weight).sum()
+    del third
+    assert slabs.take((4, 8), torch.float32).data_ptr() != address  # the graph holds it
+    graph.backward()
+    del graph
+    assert slabs.take((4, 8), torch.float32).data_ptr() == address
+
+
+def test_reading_ahead_changes_no_batch(world, cache):
+    setting = opened(request(world, method="gm"))
+    phase = Phase("discover", 1.0, 1.0, 0.0, "session")
+    nothing = torch.zeros(0, dtype=torch.long)
+
+    def feed() -> NovelFeed:
+        return NovelFeed(setting, 1, 0, phase, 3, (nothing, nothing))
+
+    ahead, plain = Ahead(feed()), feed()
+    order = [(epoch, step) for epoch in range(3) for step in range(plain.steps)]
+    for epoch, step in [*order, (0, 1), (2, 0), (2, 1)]:  # also where a resumed run would jump
+        got, expected = ahead.batch(epoch, step), plain.batch(epoch, step)
+        assert torch.equal(got.index, expected.index)
+        assert torch.equal(got.both.rest, expected.both.rest)
+    ahead.pool.shutdown()
+    assert len(order) > 3
+
+
+def test_a_bank_is_mapped_not_loaded(cache, tmp_path):
+    """Reading all of a 64 MB file image by image leaves the process's own memory where it was."""
+    shape = bank_module.Shape(64, 256, "float16")
+    recipe = bank_module.Recipe("d", "", "b", "", {}, "a", "float16", normalised=True)
+    count = 64 * 2**20 // shape.image_bytes
+    bank = Bank(tmp_path / "bank", recipe, shape, {"train": [np.arange(count)], "test": []})
+    part = PartFile(bank, Piece("train", 0, 0))
+    for start in range(0, count, CHUNK):
+        some = min(CHUNK, count - start)
+        part.append(Tokens(torch.zeros(some, 256), torch.zeros(some, 64, 256)))
+    part.finish()
+    source = BankSource(bank, "train", torch.device("cpu"))
+
+    def anonymous() -> int:
+        (line,) = [row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("RssAnon")]
+        return int(line.split()[1])
+
+    source.get(torch.arange(16), torch.zeros(16, dtype=torch.long))
+    before = anonymous()
+    for start in range(0, count - 16, 16):
+        source.get(torch.arange(start, start + 16), torch.zeros(16, dtype=torch.long))
+    assert anonymous() - before < 8_000

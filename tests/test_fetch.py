@@ -1,0 +1,347 @@
+"""Downloads, against a server on this machine that can do everything a bad day brings."""
+
+import hashlib
+import http.server
+import random
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pictures import NAMES, tar_of, tarred, write_folders, write_tiny
+
+from benchmark import fetch as fetch_module
+from benchmark.data import open_dataset
+from benchmark.errors import DataError, UsageError
+from benchmark.fetch import Wish, fetch_file, resolve, unpack
+from benchmark.progress import Display, Stop
+from benchmark.protocol import Archive
+
+PAYLOAD = bytes(range(256)) * 4000
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves `content` under any path; the path's first word says what goes wrong."""
+
+    daemon_threads = True
+    content = PAYLOAD
+    log: list[tuple[str, str | None]]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, format, *args):  # noqa: A002
+        pass
+
+    def do_GET(self):
+        content, wanted = self.server.content, self.headers.get("Range")
+        what = self.path.split("/")[1]
+        self.server.log.append((what, wanted))
+        if what == "gone":
+            return self.send_error(404)
+        if what == "hang":
+            return time.sleep(20)
+        if what == "page":
+            return self.whole(b"<!DOCTYPE html><p>Please log in</p>", "text/html")
+        if what == "hidden-page":
+            return self.whole(b"\n <HTML><p>quota exceeded", "application/octet-stream")
+        if what == "wrong":
+            return self.whole(b"x" + content[1:])
+        if what == "cut":
+            return self.whole(content, sent=len(content) // 2)
+        if what == "stall":
+            self.whole(content, sent=len(content) // 2)
+            return time.sleep(20)
+        if wanted and what != "no-ranges":
+            first = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if first >= len(content):
+                return self.send_error(416)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(content) - first))
+            self.end_headers()
+            return self.wfile.write(content[first:])
+        return self.whole(content)
+
+    def whole(self, content: bytes, kind: str = "application/gzip", sent: int | None = None) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[:sent])
+        self.wfile.flush()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as served:
+        served.log = []
+        thread = threading.Thread(target=served.serve_forever, daemon=True)
+        thread.start()
+        yield served
+        served.shutdown()
+
+
+def url(server: Server, what: str) -> str:
+    return f"http://127.0.0.1:{server.server_address[1]}/{what}/file.bin"
+
+
+def get(server: Server, target: Path, *whats: str, timeout: float = 5.0, accept: bool = False, **digests: str) -> Path:
+    archive = Archive(file="file.bin", megabytes=1, urls=tuple(url(server, what) for what in whats), **digests)
+    wish = Wish(timeout=timeout, accept_digest=accept)
+    return fetch_file(archive, target, wish, Display(quiet=True), Stop())
+
+
+MD5 = {"md5": hashlib.md5(PAYLOAD).hexdigest()}
+
+
+def test_a_good_download_is_whole_and_checked_and_not_repeated(server, tmp_path):
+    target = tmp_path / "data" / "file.bin"
+    assert get(server, target, "good", **MD5) == target
+    assert target.read_bytes() == PAYLOAD
+    assert hashlib.sha256(PAYLOAD).hexdigest() in target.with_name("file.bin.sha256").read_text()
+    get(server, target, "good", **MD5)
+    assert len(server.log) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("gone", "the server says 404"),
+        ("page", "web page instead of the file"),
+        ("hidden-page", "web page instead of the file"),
+        ("wrong", "its md5 is .* registered is"),
+        ("cut", "the connection ended after 512,000 of 1,024,000 bytes"),
+        ("hang", "no answer within 0.5 seconds|nothing came for 0.5 seconds"),
+        ("stall", "nothing came for 0.5 seconds"),
+    ],
+)
+def test_a_bad_source_is_named_and_the_next_one_serves(server, tmp_path, what, said):
+    target = tmp_path / "file.bin"
+    with pytest.raises(DataError, match=rf"could not be fetched \(http.*{said}.*--source URL"):
+        get(server, target, what, timeout=0.5, **MD5)
+    assert not target.exists()
+    get(server, target, what, "good", timeout=0.5, **MD5)
+    assert target.read_bytes() == PAYLOAD
+    assert not target.with_name("file.bin.part").exists()
+
+
+def test_nobody_listens(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    archive = Archive(file="file.bin", megabytes=1, urls=(f"http://127.0.0.1:{port}/x",))
+    with pytest.raises(DataError, match="no connection"):
+        fetch_file(archive, tmp_path / "file.bin", Wish(), Display(quiet=True), Stop())
+
+
+@pytest.mark.parametrize("second", ["good", "no-ranges"])
+def test_a_download_continues_where_it_was_cut(server, tmp_path, second):
+    target = tmp_path / "file.bin"
+    with pytest.raises(DataError):
+        get(server, target, "cut", **MD5)
+    assert target.with_name("file.bin.part").stat().st_size == len(PAYLOAD) // 2
+    get(server, target, second, **MD5)
+    assert target.read_bytes() == PAYLOAD
+    assert server.log[-1] == (second, f"bytes={len(PAYLOAD) // 2}-")
+
+
+def test_a_complete_part_needs_nothing_more(server, tmp_path):
+    target = tmp_path / "file.bin"
+    target.with_name("file.bin.part").write_bytes(PAYLOAD)
+    get(server, target, "good", **MD5)
+    assert target.read_bytes() == PAYLOAD
+
+
+def test_a_part_of_another_file_is_thrown_away(server, tmp_path):
+    target = tmp_path / "file.bin"
+    target.with_name("file.bin.part").write_bytes(b"something else")
+    with pytest.raises(DataError, match="thrown away"):
+        get(server, target, "good", **MD5)
+    get(server, target, "good", **MD5)
+    assert target.read_bytes() == PAYLOAD
+
+
+def test_an_unregistered_digest_must_be_accepted_and_is_not_downloaded_again(server, tmp_path):
+    target = tmp_path / "file.bin"
+    with pytest.raises(DataError, match=f"sha256 {hashlib.sha256(PAYLOAD).hexdigest()}.*--accept-digest"):
+        get(server, target, "good")
+    assert not target.exists()
+    get(server, target, "good", accept=True)
+    assert target.read_bytes() == PAYLOAD
+    assert server.log[-1][1] == f"bytes={len(PAYLOAD)}-"
+
+
+def test_hub_sources_are_pinned():
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    assert resolve(f"hub:timm/some.model@{commit}/model.safetensors").endswith(f"/resolve/{commit}/model.safetensors")
+    for unpinned in ("hub:timm/some.model/model.safetensors", "hub:timm/some.model@main/x", "file:///etc/passwd", "x"):
+        with pytest.raises(UsageError, match="--source"):
+            resolve(unpinned)
+
+
+# --- the command, from server to usable data ---
+
+
+def test_fetch_brings_tiny_imagenet_and_finds_it_there(server, tmp_path, bench):
+    write_tiny(tmp_path / "made")
+    zipped = shutil.make_archive(str(tmp_path / "tiny"), "zip", tmp_path / "made")
+    server.content = Path(zipped).read_bytes()
+    words = ["fetch", "tiny-imagenet", "--data-dir", "here", "--source", url(server, "good"), "--timeout", "5"]
+    refused = bench(*words)
+    assert refused.returncode == 3
+    assert "--accept-digest" in refused.stderr
+    done = bench(*words, "--accept-digest")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "here/tiny-imagenet-200"
+    assert sorted(path.name for path in (tmp_path / "here").iterdir() if not path.name.startswith(".")) == [
+        "tiny-imagenet-200",
+        "tiny-imagenet-200.zip.sha256",
+    ]
+    assert len(open_dataset("tiny-imagenet", tmp_path / "here").train) == 400
+    again = bench(*words)
+    assert again.returncode == 0
+    assert "already in" in again.stderr
+
+
+def test_fetch_with_a_wrong_checksum_is_one_sentence(server, tmp_path, bench):
+    write_folders(tmp_path / "made" / "cifar-10-batches-py")
+    server.content = tarred(tmp_path / "made" / "cifar-10-batches-py", tmp_path / "made.tar.gz").read_bytes()
+    done = bench("fetch", "cifar10", "--data-dir", "here", "--source", url(server, "good"), "--timeout", "1")
+    assert done.returncode == 3
+    assert "its md5 is" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "here" / "cifar-10-python.tar.gz").exists()
+
+
+def test_two_at_once_download_once(server, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from benchmark.fetch import *\n"
+        "archive = Archive(file='file.bin', megabytes=1, urls=(sys.argv[1],), md5=sys.argv[2])\n"
+        "fetch_file(archive, Path(sys.argv[3]), Wish(), Display(quiet=True), Stop())\n"
+    )
+    words = [sys.executable, "-c", code, url(server, "good"), MD5["md5"], str(tmp_path / "file.bin")]
+    both = [subprocess.Popen(words) for _ in range(2)]
+    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert len(server.log) == 1
+    assert (tmp_path / "file.bin").read_bytes() == PAYLOAD
+
+
+# --- archives ---
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+HOSTILE = [
+    entry("../outside"),
+    entry("data/../../outside"),
+    entry("/outside"),
+    entry("..\\outside"),
+    entry("data/link", tarfile.SYMTYPE, "../../outside"),
+    entry("data/hard", tarfile.LNKTYPE, "../../outside"),
+    entry("data/pipe", tarfile.FIFOTYPE),
+    entry("data/device", tarfile.CHRTYPE),
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda info: f"{info.name}-{info.type.decode()}")
+def test_a_hostile_tar_writes_nothing(tmp_path, hostile):
+    root = tmp_path / "root" / "data"
+    root.mkdir(parents=True)
+    content = b"evil" if hostile.type == tarfile.REGTYPE else b""
+    archive = tar_of(tmp_path / "a.tar.gz", [(entry("good/file"), b"good"), (hostile, content)])
+    before = sorted(tmp_path.glob("**/*"))
+    with pytest.raises(DataError, match="is refused"):
+        unpack(archive, root)
+    assert sorted(tmp_path.glob("**/*")) == before
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "good/../../outside"])
+def test_a_hostile_zip_writes_nothing(tmp_path, name):
+    root = tmp_path / "root" / "data"
+    root.mkdir(parents=True)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("good/file", "good")
+        archive.writestr(name, "evil")
+    before = sorted(tmp_path.glob("**/*"))
+    with pytest.raises(DataError, match="is refused"):
+        unpack(tmp_path / "a.zip", root)
+    assert sorted(tmp_path.glob("**/*")) == before
+
+
+def test_a_link_in_a_zip_is_refused(tmp_path):
+    info = zipfile.ZipInfo("link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(info, "/etc/passwd")
+    (tmp_path / "root").mkdir()
+    with pytest.raises(DataError, match="'link' in it is a link"):
+        unpack(tmp_path / "a.zip", tmp_path / "root")
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_a_bomb_is_refused(tmp_path, kind):
+    """Ten megabytes of nothing in ten kilobytes: more than an archive of images can be."""
+    nothing, root = bytes(10_000_000), tmp_path / "root"
+    root.mkdir()
+    if kind == "zip":
+        with zipfile.ZipFile(tmp_path / "a", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("bomb", nothing)
+    else:
+        tar_of(tmp_path / "a", [(entry("bomb"), nothing)])
+    with pytest.raises(DataError, match="would unpack to more"):
+        unpack(tmp_path / "a", root)
+    assert not list(root.iterdir())
+
+
+def test_a_zip_that_lies_about_its_size_is_stopped(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb", bytes(1_000_000))
+    real = fetch_module.zip_entries
+
+    def lying(archive):
+        for found, content in real(archive):
+            yield fetch_module.Entry(found.name, 10, found.kind), content
+
+    monkeypatch.setattr(fetch_module, "zip_entries", lying)
+    (tmp_path / "root").mkdir()
+    with pytest.raises(DataError, match="more than it says"):
+        unpack(tmp_path / "a.zip", tmp_path / "root")
+
+
+def noise(name: str) -> bytes:
+    return random.Random(name).randbytes(5000)
+
+
+def test_a_cut_archive_leaves_nothing(tmp_path):
+    whole = tar_of(tmp_path / "whole.tar.gz", [(entry(f"data/{name}"), noise(name)) for name in NAMES])
+    root = tmp_path / "root"
+    root.mkdir()
+    for size in (10, 200, len(whole.read_bytes()) - 20):
+        cut = tmp_path / "cut.tar.gz"
+        cut.write_bytes(whole.read_bytes()[:size])
+        with pytest.raises(DataError, match="damaged or cut short"):
+            unpack(cut, root)
+        assert not list(root.iterdir())
+    unpack(whole, root)
+    assert (root / "data" / "ship").read_bytes() == noise("ship")
+
+
+def test_what_is_already_there_is_not_written_over(tmp_path):
+    archive = tar_of(tmp_path / "a.tar.gz", [(entry("data/file"), b"new")])
+    (tmp_path / "root" / "data").mkdir(parents=True)
+    with pytest.raises(DataError, match="move it away"):
+        unpack(archive, tmp_path / "root")

@@ -1,0 +1,61 @@
+"""`bench speed`: its arithmetic against counts made by hand, and the command on a small network."""
+
+import json
+
+import pytest
+import torch
+
+from benchmark.backbone import build_vit, split_vit
+from benchmark.protocol import load_backbone, load_protocol
+from benchmark.speed import Speed, predict, step_cost, text, trunk_flops
+
+
+def base_sized():
+    spec = load_backbone("vit-b16-dino")
+    with torch.device("meta"):
+        return split_vit(build_vit(spec), spec)
+
+
+def test_operations_of_the_trunk_counted_by_hand():
+    """ViT-B/16: 196 patches of 768 numbers; 11 blocks of 12 d² weights on 197 tokens, and attention among them."""
+    trunk, _ = base_sized()
+    patches = 2 * 196 * 768 * 768
+    blocks = 11 * (2 * 197 * 12 * 768**2 + 2 * 2 * 197 * 197 * 768)
+    assert trunk_flops(trunk) == patches + blocks
+
+
+def test_cost_of_a_step_counted_by_hand():
+    """64 images: 12 d² weights with one token, three times; 12 heads meet 197 tokens four times."""
+    trunk, block = base_sized()
+    stored = 768 * 4 + 196 * 768 * 2
+    moved, flops = step_cost(block, trunk, 64, stored)
+    weights = 12 * 768**2
+    assert flops == 6 * 64 * weights + 8 * 64 * 12 * 197 * 768
+    assert moved == 64 * stored + 8 * 4 * weights
+
+
+def test_prediction_counts_images_and_steps():
+    """cifar100-t5, paper: 25,000 x 10 + 2 x 25,000 x 200 pictures; 460,000 for a bank of 8 views."""
+    made_up = dict.fromkeys(Speed.__dataclass_fields__, 0.0)
+    speed = Speed(**made_up | {"batch": 64, "usual_step": 64.0, "our_step": 0.64, "trunk_images_per_second": 10.0})
+    told = predict(speed, load_protocol("cifar100-t5"), "paper")
+    assert told.usual == 25_000 * 10 + 2 * 25_000 * 200
+    assert told.bank == (50_000 * 9 + 10_000) / 10
+    assert told.training == pytest.approx(told.usual / 100)
+    assert told.later_ratio == pytest.approx(100)
+    assert told.ratio == pytest.approx(told.usual / (told.bank + told.training))
+
+
+def test_the_command_measures_and_tells(bench):
+    done = bench("speed", "--backbone", "digits-vit", "--batch", "8", "--threads", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["schema"] == 1
+    assert told["step_ratio"] == pytest.approx(told["usual_step"] / told["our_step"])
+    assert told["step_over_roofline"] == pytest.approx(told["our_step"] / told["roofline_step"])
+    rate = told["trunk_images_per_second"] * told["trunk_flops_per_image"]
+    assert told["trunk_fraction_of_peak"] == pytest.approx(rate / told["peak_flops"])
+    assert 0 < told["trunk_fraction_of_peak"] < 1
+    assert [p["protocol"] for p in told["predicted_seconds"]] == ["cifar10-t2", "cifar100-t5", "tiny-t10"]
+    speed = Speed(**{name: told[name] for name in Speed.__dataclass_fields__})
+    assert "class token alone" in text(speed, [predict(speed, load_protocol("tiny-t10"), "paper")])

@@ -1,0 +1,136 @@
+"""Weight files: the same weights have one identity whatever file they come in, and a file is never executed."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import small_transformer, write_backbone
+from safetensors.torch import save_file
+from timm.layers import resample_abs_pos_embed
+
+from benchmark.backbone import build_vit, open_backbone
+from benchmark.errors import DataError
+from benchmark.protocol import load_backbone, load_backbones
+from benchmark.request import ask, weights_identity
+from benchmark.weights import fitted, read_weights, tensor_digest
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The same weights as safetensors, with other metadata, as .pth and as .pth inside a checkpoint."""
+    description, plain = write_backbone(tmp_path)
+    state = read_weights(plain)
+    save_file(state, tmp_path / "told.safetensors", metadata={"a": "1", "b": "2"})
+    torch.save(state, tmp_path / "plain.pth")
+    torch.save({"model": state, "epoch": 3}, tmp_path / "wrapped.pth")
+    plain.rename(tmp_path / "misnamed.pth")
+    names = ("told.safetensors", "plain.pth", "wrapped.pth", "misnamed.pth")
+    return load_backbone(str(description)), [tmp_path / name for name in names]
+
+
+def test_the_same_weights_have_one_digest_in_any_file(files):
+    spec, paths = files
+    identities = {weights_identity(spec, path, given=True) for path in paths}
+    assert len(identities) == 1
+    assert identities.pop() == (tensor_digest(small_transformer().state_dict()), False)
+
+
+def test_a_changed_number_name_or_type_changes_the_digest():
+    state = {"a": torch.zeros(2, 3), "b": torch.ones(1)}
+    digest = tensor_digest(state)
+    assert digest == tensor_digest(dict(reversed(state.items())))
+    for other in (
+        state | {"b": torch.tensor([1.0000001])},
+        state | {"a": torch.zeros(3, 2)},
+        state | {"a": torch.zeros(2, 3, dtype=torch.int32)},
+        {"a": state["a"], "c": state["b"]},
+    ):
+        assert tensor_digest(other) != digest
+
+
+def test_registered_weights_are_the_reference_and_others_a_group_of_their_own(files, monkeypatch):
+    spec, paths = files
+    own = spec.model_copy(update={"tensors": tensor_digest(small_transformer().state_dict())})
+    assert weights_identity(own, paths[0], given=True)[1]
+    request = ask("fea", weights=Path("protocols/weights/digits-vit.safetensors"))
+    assert request.changed == {}  # the package's own file, named
+
+
+class Evil:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+def test_an_evil_pth_is_refused_before_it_acts(tmp_path):
+    mark, path = tmp_path / "mark", tmp_path / "evil.pth"
+    torch.save({"cls_token": Evil(mark)}, path)
+    with pytest.raises(DataError, match="holds more than tensors"):
+        read_weights(path)
+    assert not mark.exists()
+    torch.load(path, weights_only=False)
+    assert mark.exists()  # so the file was evil
+
+
+@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x02}q\x00.", b"PK\x03\x04 cut short"])
+def test_a_broken_file_is_one_sentence(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"does not hold weights|not a readable|lacks|more than tensors"):
+        state = read_weights(path)
+        fitted(state, small_transformer(), load_backbone("digits-vit"), path)
+
+
+def test_a_plain_pickle_is_refused(tmp_path):
+    path = tmp_path / "weights.pth"
+    path.write_bytes(pickle.dumps({"mark": Evil(tmp_path / "mark")}, protocol=2))
+    with pytest.raises(DataError):
+        read_weights(path)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_position_embeddings_are_resampled_and_the_rest_taken_as_it_is(files):
+    spec, paths = files
+    larger = spec.model_copy(update={"image_size": 64, "vit": spec.vit | {"img_size": 64}})
+    trunk, _ = open_backbone(larger, paths[0])
+    state = read_weights(paths[0])
+    expected = resample_abs_pos_embed(state["pos_embed"], [8, 8], num_prefix_tokens=1)
+    assert trunk.shape == (64, 24)
+    assert torch.equal(trunk.vit.pos_embed, expected)
+    assert torch.equal(expected[:, :1], state["pos_embed"][:, :1])  # the class token's own stays
+    assert torch.equal(trunk.vit.patch_embed.proj.weight, state["patch_embed.proj.weight"])
+
+
+def test_depth_keeps_the_first_blocks(files):
+    spec, paths = files
+    shallow = spec.model_copy(update={"depth": 2})
+    trunk, last = open_backbone(shallow, paths[0])
+    state = read_weights(paths[0])
+    assert len(trunk.vit.blocks) == 1
+    assert torch.equal(last.block.mlp.fc1.weight, state["blocks.1.mlp.fc1.weight"])
+    with pytest.raises(DataError, match=r"does not fit backbone 'small': it lacks 'blocks.3"):
+        open_backbone(spec.model_copy(update={"vit": spec.vit | {"depth": 4}}), paths[0])
+
+
+def test_weights_of_another_network_do_not_fit(files):
+    spec, paths = files
+    with pytest.raises(DataError, match="has another shape for"):
+        open_backbone(spec.model_copy(update={"vit": spec.vit | {"patch_size": 16}}), paths[0])
+    with pytest.raises(DataError, match="has an unknown"):
+        open_backbone(spec.model_copy(update={"vit": spec.vit | {"depth": 2}}), paths[0])
+
+
+@pytest.mark.parametrize("name", sorted(load_backbones()))
+def test_every_registered_backbone_builds_at_its_size(name, monkeypatch):
+    """Without weights, on the meta device: the architecture exists in timm and takes the fast path."""
+    spec = load_backbone(name)
+    with torch.device("meta"):
+        vit = build_vit(spec)
+    assert vit.patch_embed.num_patches == (spec.image_size // vit.patch_embed.patch_size[0]) ** 2
+    assert vit.blocks[0].attn.qkv.weight.shape[1] == vit.embed_dim
+    widths = {768: (2048, 2048, 256), 384: (512, 512, 256), 96: (256, 256, 64)}
+    assert spec.projector == widths[vit.embed_dim]
