@@ -38,6 +38,34 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def real(session: nox.Session) -> None:
+    """Real images: `nox -s real -- DATA WEIGHTS`, CIFAR-10 and Tiny-ImageNet (or parts of them) and a ViT-S/14's file.
+
+    Runs FEA on both with dinov2-s14-trunc11, views 2, budget quick; then FRoST, which must find everything computed.
+    """
+    if len(session.posargs) != 2:
+        session.error("give the data folder and the weights: nox -s real -- DATA WEIGHTS")
+    data, weights = session.posargs
+    given = ("--backbone", "dinov2-s14-trunc11", "--weights", weights, "--data-dir", data, "--views", "2")
+    for protocol in ("cifar10-t2", "tiny-t10"):
+        for method in ("fea", "frost"):
+            folder = session.create_tmp()
+            session.run(
+                "bench",
+                "run",
+                "--method",
+                method,
+                "--protocol",
+                protocol,
+                "--budget",
+                "quick",
+                *given,
+                "--out",
+                f"{folder}/results",
+            )
+
+
+@nox.session
 def long(session: nox.Session) -> None:
     """Minutes rather than seconds: many kills of one run, and the shipped weights made anew."""
     session.run("pytest", "-m", "long", *session.posargs)

@@ -20,7 +20,7 @@ def test_ci_runs_exactly_the_command_of_the_readme():
     assert [line.split()[0] for line in script if line and not line.startswith("#")] == ["set", "cd", "python3"]
 
 
-@pytest.mark.parametrize("script", ["digits_t2.py", "choices.py", "params_table.py"])
+@pytest.mark.parametrize("script", ["digits_t2.py", "choices.py", "params_table.py", "bank_study.py"])
 def test_generated_pages_follow_from_their_sources(script, tmp_path):
     """The script changes nothing in a copy of docs/ and results/."""
     copy = tmp_path / "copy"
@@ -30,7 +30,7 @@ def test_generated_pages_follow_from_their_sources(script, tmp_path):
         subprocess.run(["cp", "-r", str(ROOT / folder), str(target)], check=True)
     subprocess.run(["cp", str(ROOT / "README.md"), str(copy)], check=True)
     subprocess.run([sys.executable, str(copy / "docs" / script)], check=True, cwd=tmp_path)
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.svg")]:
         assert (copy / page.relative_to(ROOT)).read_text() == page.read_text(), page.name
 
 
