@@ -17,6 +17,7 @@ from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmark.errors import UsageError
 from benchmark.protocol import Backbone
 from benchmark.stream import Tokens
 from benchmark.weights import fitted, read_weights
@@ -118,9 +119,23 @@ class Trunk(nn.Module):
 def build_vit(spec: Backbone) -> VisionTransformer:
     """The transformer with random weights and no classifier."""
     sizes = spec.vit | ({} if spec.depth is None else {"depth": spec.depth})
-    if spec.architecture == "vit":
-        return VisionTransformer(num_classes=0, **sizes)
-    return timm.create_model(spec.architecture, pretrained=False, num_classes=0, img_size=spec.image_size, **sizes)
+    if spec.architecture != "vit" and not timm.is_model(spec.architecture.partition(".")[0]):
+        raise UsageError(f"backbone '{spec.name}': timm has no architecture '{spec.architecture}'")
+    try:
+        if spec.architecture == "vit":
+            vit: Any = VisionTransformer(num_classes=0, **{"img_size": spec.image_size, **sizes})
+        else:
+            vit = timm.create_model(
+                spec.architecture, pretrained=False, num_classes=0, img_size=spec.image_size, **sizes
+            )
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise UsageError(f"backbone '{spec.name}' cannot be built: {error}") from None
+    if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
+        raise UsageError(f"backbone '{spec.name}' is not a vision transformer with a class token")
+    wanted = (len(spec.mean), (spec.image_size, spec.image_size))
+    if (vit.patch_embed.proj.in_channels, tuple(vit.patch_embed.img_size)) != wanted:
+        raise UsageError(f"backbone '{spec.name}': its mean, image_size and vit do not agree on the pictures")
+    return vit
 
 
 def split_vit(vit: VisionTransformer, spec: Backbone) -> tuple[Trunk, LastBlock]:

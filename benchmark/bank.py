@@ -212,7 +212,8 @@ class PartFile:
         if self.file.read(HEADER) == header:
             size = os.fstat(self.file.fileno()).st_size - HEADER
             # the last chunk may not have reached the disk whole when the machine went down
-            self.done = max(0, size // bank.shape.image_bytes // CHUNK - 1) * CHUNK
+            whole = min(size // bank.shape.image_bytes, bank.images(piece))
+            self.done = max(0, whole // CHUNK - 1) * CHUNK
             for _ in range(self.done // CHUNK):
                 self.digest.update(self.file.read(CHUNK * bank.shape.image_bytes))
         else:
@@ -327,7 +328,7 @@ class Builder:
         self.display.start(f"tokens of {self.bank.recipe.dataset}", total, 0, unit="images")
         while missing:
             before = self.images
-            self._pass(missing, total)
+            self._pass(missing)
             missing = self.bank.missing(missing)
             if missing and self.images == before:
                 if not self.waited:
@@ -337,11 +338,13 @@ class Builder:
                 time.sleep(1)
         self.seconds += time.monotonic() - began
 
-    def _pass(self, missing: list[Piece], total: int) -> None:
+    def _pass(self, missing: list[Piece]) -> None:
         """Build every file that can be claimed; never waits, so that two builders cannot wait for each other."""
         claims = Claims(self.bank, missing)
         pictures = Pictures(self.splits, self.bank, self.render, self.trunk.spec.image_size)
-        count = worker_count(total) if self.workers is None else self.workers
+        count = worker_count(sum(map(self.bank.images, missing))) if self.workers is None else self.workers
+        if self.waited:
+            count = 0  # others are at it: what they leave is little
         loader = DataLoader(
             pictures,
             batch_size=None,
@@ -409,7 +412,10 @@ class Slabs:
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         size = math.prod(shape) * dtype.itemsize
         waiting = self.free.setdefault(size, [])
-        slab = waiting.pop() if waiting else np.empty(size, dtype=np.uint8)
+        try:
+            slab = waiting.pop()  # asking first whether there is one would not do: other threads take too
+        except IndexError:
+            slab = np.empty(size, dtype=np.uint8)
         lent = slab[:]
         weakref.finalize(lent, waiting.append, slab).atexit = False
         return torch.from_numpy(lent).view(dtype).view(shape)

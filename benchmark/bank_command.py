@@ -1,5 +1,6 @@
 """What `bench bank` does: build, plan, list, verify, prune."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,10 +10,11 @@ from benchmark import banks
 from benchmark.backbone import build_vit, split_vit
 from benchmark.bank import Bank, Shape
 from benchmark.data import open_dataset
+from benchmark.errors import UsageError
 from benchmark.files import cache_folder
 from benchmark.progress import Display, Stop
-from benchmark.protocol import Backbone, Protocol
-from benchmark.request import Request, parse_views
+from benchmark.protocol import Backbone, Protocol, Shared, load_datasets, validated
+from benchmark.request import Request, by_part, parse_views
 from benchmark.seeds import repeatable
 from benchmark.setting import open_bank, open_setting, pick_device
 
@@ -28,11 +30,19 @@ class Answer:
 
 def build(request: Request, device: str, threads: int | None, stop: Stop) -> Answer:
     """Make the tokens of a run that are not there yet."""
+    refuse_memory(request.protocol)
     with repeatable(threads), Display() as display:
         opened = open_setting(request, pick_device(device), display, stop)
     bank, made, took = bank_of(request), opened.source.trunk_images, opened.bank_seconds
     document = {"bank": bank.folder.name, "trunk_images": made, "seconds": round(took, 1)}
     return Answer(f"{bank.folder}: {made:,} pictures in {took:.0f} s, all files are there", document)
+
+
+def refuse_memory(protocol: Protocol) -> None:
+    if load_datasets()[protocol.dataset].layout == "embedded":
+        raise UsageError(
+            f"{protocol.name} needs no bank: its images are few and small, runs keep their tokens in memory"
+        )
 
 
 def bank_of(request: Request) -> Bank:
@@ -42,14 +52,17 @@ def bank_of(request: Request) -> Bank:
 
 def plan_request(request: Request) -> Answer:
     """What the tokens of a run take on disk, and how much of that is there."""
+    refuse_memory(request.protocol)
     bank, question = bank_of(request), request.question
     return told(banks.plan(request.protocol, request.backbone, question.views, bank.shape, cache_folder(), bank))
 
 
-def plan_complete(protocol: Protocol, spec: Backbone, views: int | str | None) -> Answer:
+def plan_complete(protocol: Protocol, spec: Backbone, views: int | str | None, settings: Mapping[str, Any]) -> Answer:
     """The same for the complete dataset, where data or weights are not here yet."""
+    refuse_memory(protocol)
     trunk, _ = split_vit(build_vit(spec), spec)
-    shape = Shape(*trunk.shape, protocol.shared.bank)
+    shared = validated(Shared, dict(protocol.shared) | by_part(settings)["shared"], "shared")
+    shape = Shape(*trunk.shape, shared.bank)
     wanted = protocol.views if views is None else parse_views(views)
     return told(banks.plan(protocol, spec, wanted, shape, cache_folder(), None))
 
@@ -61,7 +74,8 @@ def told(counted: banks.Plan) -> Answer:
         ["not there yet", f"{counted.missing_images:,} pictures, {counted.missing_bytes / 1e9:.2f} GB"],
         ["free", f"{counted.free / 1e9:.1f} GB"],
     ]
-    heading = f"tokens of {counted.protocol}, {counted.backbone}, views {counted.views}"
+    which = "the images that are here" if counted.of == "here" else "the complete dataset"
+    heading = f"tokens of {counted.protocol}, {counted.backbone}, views {counted.views}, {which}"
     return Answer(f"{heading}\n{tabulate(rows, tablefmt='plain')}", asdict(counted))
 
 

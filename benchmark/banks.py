@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import filelock
 
 from benchmark.bank import FOOTER, HEADER, Bank, Shape, payload_digest, wanted_pieces
+from benchmark.files import make_folder
 from benchmark.protocol import Backbone, Protocol, load_datasets
 
 DAY = 86400.0
@@ -21,6 +22,8 @@ class Plan:
     """What the tokens of a protocol take on disk."""
 
     protocol: str
+    of: Literal["here", "complete"]
+    """Whether the images that are here were counted, or those of the complete dataset."""
     backbone: str
     views: int | str
     images: int
@@ -43,6 +46,7 @@ def plan(protocol: Protocol, spec: Backbone, views: int | str, shape: Shape, fol
     images, lacking = sum(sizes.values()), sum(sizes[piece] for piece in missing)
     return Plan(
         protocol=protocol.name,
+        of="complete" if bank is None else "here",
         backbone=spec.name,
         views=views,
         images=images,
@@ -99,12 +103,14 @@ def faults(folder: Path, *, contents: bool) -> Iterator[tuple[Path, str]]:
                 shape = Shape(told["tokens"], told["width"], told["precision"])
                 payload = told["images"] * shape.image_bytes
                 named = f"{told['split']}-v{told['view']:04d}/c{told['label']:03d}.tokens"
+                whole = HEADER + payload + FOOTER
+                ours = told["magic"] == "cncd-bank" and folder.name.endswith(told["bank"][:16])
             except (ValueError, KeyError, TypeError):
                 yield path, "its header cannot be read"
                 continue
-            if path.stat().st_size != HEADER + payload + FOOTER:
+            if path.stat().st_size != whole:
                 yield path, "its size is wrong"
-            elif f"{path.parent.name}/{path.name}" != named:
+            elif f"{path.parent.name}/{path.name}" != named or not ours:
                 yield path, "it belongs under another name"
             elif contents and payload_digest(file, payload) != file.read():
                 yield path, "its content has changed"
@@ -114,23 +120,34 @@ def prune(cache: Path, *, unused: float | None, contents: bool) -> list[tuple[Pa
     """Remove damaged files, what dead builders left, and banks unused for so many days; what went, with its bytes."""
     gone: list[tuple[Path, int]] = []
     for folder in bank_folders(cache):
-        if unused is not None and unused_days(folder) >= unused:
+        if unused is not None and unused_days(folder) >= unused and not any(map(held, folder.glob("locks/*"))):
             size = sum(path.stat().st_size for path in folder.glob("**/*") if path.is_file())
             shutil.rmtree(folder)
             gone.append((folder, size))
             continue
-        leftovers = [path for path in folder.glob("*/*.part") if not in_work(folder, path)]
-        for path in [*leftovers, *(path for path, _ in faults(folder, contents=contents))]:
-            gone.append((path, path.stat().st_size))
-            path.unlink()
+        for path in folder.glob("*/*.part"):
+            lock = folder / "locks" / f"{path.parent.name}-{path.stem}.tokens.lock"
+            try:
+                with filelock.FileLock(make_folder(lock.parent) / lock.name).acquire(timeout=0):
+                    gone += removed(path)
+            except filelock.Timeout:
+                continue  # somebody is writing it
+        for path, _ in faults(folder, contents=contents):
+            gone += removed(path)
     return gone
 
 
-def in_work(folder: Path, part: Path) -> bool:
-    """Whether a builder holds the lock of this file right now."""
-    lock = folder / "locks" / f"{part.parent.name}-{part.stem}.tokens.lock"
-    if not lock.exists():
-        return False
+def removed(path: Path) -> list[tuple[Path, int]]:
+    """The file and its size, now that it is gone; nothing if it went by itself."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return []
+    return [(path, size)]
+
+
+def held(lock: Path) -> bool:
     try:
         with filelock.FileLock(lock).acquire(timeout=0):
             return False

@@ -1,11 +1,9 @@
 """Session 0, trained once for all methods: the same question has the same weights, kept in the cache."""
 
 import hashlib
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import filelock
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,9 +11,8 @@ from torch.nn import functional as F
 from benchmark.backbone import LastBlock
 from benchmark.checkpoint import Checkpoint, Progress, restore
 from benchmark.descent import Course, fit
-from benchmark.errors import InterruptedRunError
 from benchmark.feed import BaseFeed
-from benchmark.files import make_folder
+from benchmark.files import make_folder, waiting_lock
 from benchmark.record import canonical
 from benchmark.setting import Setting
 from benchmark.stream import LabelledBatch
@@ -66,7 +63,7 @@ def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, 
     learner = BaseLearner(setting.block, head)
     feed = BaseFeed(setting, budget.batch)
     save = Checkpoint(folder / "state.safetensors", question)
-    with waiting_lock(folder / "lock", setting):
+    with waiting_lock(folder / "lock", "training the same base session", setting.display, setting.stop):
         loaded = save.load()
         progress, momentum = Progress(logs=[{}], figures=[{}]), {}
         if loaded is not None:
@@ -79,16 +76,3 @@ def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, 
             )
             fit(learner, feed, course, setting, progress, momentum, save)
     return learner, progress, cached
-
-
-def waiting_lock(path: Path, setting: Setting) -> AbstractContextManager[Any]:
-    """Take a lock, waiting for whoever has it, and still obeying signals; the kernel frees it when its holder dies."""
-    lock, said = filelock.FileLock(path), False
-    while setting.stop.signal is None:
-        try:
-            return lock.acquire(timeout=1 if said else 0)
-        except filelock.Timeout:
-            if not said:
-                setting.display.say("waiting: another run is training the same base session")
-            said = True
-    raise InterruptedRunError(setting.stop.signal)

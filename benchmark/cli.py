@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmark.errors import BenchError, DataError, InterruptedRunError, RegressionError, ResourceError, UsageError
+from benchmark.errors import (
+    BenchError,
+    DataError,
+    InterruptedRunError,
+    MissingError,
+    RegressionError,
+    ResourceError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from benchmark.progress import Stop
@@ -326,7 +334,11 @@ def bank(
 
     stop = Stop()
     listen(stop)
-    if verify or prune or protocol is None:
+    if protocol is not None and (verify or prune):
+        raise UsageError("--verify and --prune look after all banks: leave --protocol out")
+    if (plan and protocol is None) or (unused is not None and not prune):
+        raise UsageError("--plan goes with --protocol, and --unused with --prune")
+    if protocol is None:
         result = bank_command.look_after(verify=verify, prune=prune, unused=unused)
     else:
         try:
@@ -340,11 +352,11 @@ def bank(
                 data_dir=data_dir,
             )
             result = bank_command.plan_request(request) if plan else bank_command.build(request, device, threads, stop)
-        except DataError:
+        except MissingError:
             if not plan:
                 raise
-            chosen = load_protocol(protocol)
-            result = bank_command.plan_complete(chosen, load_backbone(backbone or chosen.backbone), views)
+            chosen, changes = load_protocol(protocol), dict(map(parse_setting, settings or []))
+            result = bank_command.plan_complete(chosen, load_backbone(backbone or chosen.backbone), views, changes)
     if as_json:
         print_json({"schema": 1, **result.document})
     else:
@@ -372,7 +384,10 @@ def speed(
     from benchmark.setting import pick_device  # noqa: PLC0415
 
     spec = load_backbone(backbone)
-    protocols = [load_protocol(name) for name in ("cifar10-t2", "cifar100-t5", "tiny-t10", *(protocol or ()))]
+    protocols = [
+        stopwatch.predictable(load_protocol(name), budget)
+        for name in ("cifar10-t2", "cifar100-t5", "tiny-t10", *(protocol or ()))
+    ]
     told = stopwatch.measure(spec, batch, pick_device(device), threads, lambda line: typer.echo(line, err=True))
     predictions = [stopwatch.predict(told, one, budget) for one in protocols]
     if as_json:
@@ -415,11 +430,16 @@ def code_of(error: Exception) -> int:
             return fail("interrupted", 130)
         case OSError():
             return fail_for_resource(error)
-        case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or "allocate" in str(error).lower():
+        case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or ran_out(str(error)):
             return fail("out of memory: try a smaller batch (--set budget.batch=32) or fewer views", ResourceError.code)
     return fail(
         f"unexpected {type(error).__name__}: {error} (--verbose shows where; please report it if it is ours)", 1
     )
+
+
+def ran_out(text: str) -> bool:
+    """Whether torch speaks of memory: it could not have some, or the kernel killed a worker for it."""
+    return "allocate" in text.lower() or "is killed by signal" in text
 
 
 def fail_for_resource(error: OSError) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmark.errors import DataError
+from benchmark.errors import MissingError
 from benchmark.files import cache_folder
 from benchmark.layouts import SplitName, find_layout
 from benchmark.pixels import open_pixels
@@ -119,7 +119,7 @@ def open_dataset(name: str, data_dir: Path | None = None) -> Dataset:
     root = data_folder(data_dir)
     layout = find_layout(spec, root)
     if layout is None:
-        raise DataError(f"{spec.title} is not in {root}: {how_to_get(spec)}")
+        raise MissingError(f"{spec.title} is not in {root}: {how_to_get(spec)}")
     found = open_pixels(spec, layout, cache_folder())
     train, test = (Split(found.images[split], found.labels(split)) for split in ("train", "test"))
     return Dataset(name, found.names, train, test, found.digest, found.in_both)

@@ -22,6 +22,10 @@ class DataError(BenchError):
     code = 3
 
 
+class MissingError(DataError):
+    """Data or weights that are simply not here yet."""
+
+
 class RegressionError(BenchError):
     """Figures moved, or generated files do not follow from the records."""
 

@@ -6,7 +6,6 @@ paths that leave the folder, no more than a stated size) into a temporary folder
 """
 
 import hashlib
-import os
 import re
 import shutil
 import stat
@@ -14,6 +13,7 @@ import tarfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +21,9 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-import filelock
-
 from benchmark.data import data_folder
 from benchmark.errors import DataError, InterruptedRunError, UsageError
-from benchmark.files import atomic_write, make_folder
+from benchmark.files import atomic_write, make_folder, waiting_lock
 from benchmark.layouts import find_layout
 from benchmark.progress import Display, Stop
 from benchmark.protocol import Archive, DatasetSpec, fetched_weights, load_backbones, load_datasets, suggest
@@ -33,6 +31,8 @@ from benchmark.protocol import Archive, DatasetSpec, fetched_weights, load_backb
 BLOCK = 1 << 18
 MOST_MEMBERS, MOST_BYTES, MOST_RATIO = 1_000_000, 50_000_000_000, 200
 """What an archive may unpack to: members, bytes, and bytes for each byte of the archive."""
+BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError)
+"""What a broken archive may raise while it is read; RuntimeError is what zipfile says of an encrypted one."""
 HUB = re.compile(r"^hub:([\w.-]+/[\w.-]+)@([0-9a-f]{40})/([\w./-]+)$")
 AGENT = "cncd-bench"
 
@@ -64,18 +64,19 @@ def fetch(name: str, data_dir: Path | None, wish: Wish, display: Display, stop: 
 
 
 def fetch_dataset(spec: DatasetSpec, root: Path, wish: Wish, display: Display, stop: Stop) -> Path:
-    """Download and unpack below `root`, unless the dataset is there already."""
+    """Download and unpack below `root`, unless the dataset is there already; one process at a time."""
     if spec.archive is None:
         raise UsageError(f"{spec.name} comes with the package, there is nothing to fetch")
-    found = find_layout(spec, root)
-    if found is not None:
-        display.say(f"{spec.title} is already in {found.place}")
-        return found.place
-    archive = fetch_file(spec.archive, root / spec.archive.file, wish, display, stop)
-    display.say(f"unpacking {archive.name}")
-    unpack(archive, root)
-    archive.unlink()
-    found = find_layout(spec, root)
+    with waiting_lock(make_folder(root) / f".{spec.name}.lock", "fetching the same dataset", display, stop):
+        found = find_layout(spec, root)
+        if found is not None:
+            display.say(f"{spec.title} is already in {found.place}")
+            return found.place
+        archive = fetch_file(spec.archive, root / spec.archive.file, wish, display, stop)
+        display.say(f"unpacking {archive.name}")
+        unpack(archive, root)
+        archive.unlink()
+        found = find_layout(spec, root)
     if found is None:
         raise DataError(f"{spec.archive.file} did not hold {spec.title}: nothing usable came out of it in {root}")
     return found.place
@@ -84,13 +85,14 @@ def fetch_dataset(spec: DatasetSpec, root: Path, wish: Wish, display: Display, s
 def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, stop: Stop) -> Path:
     """One file, from the first source that serves it whole and unchanged."""
     make_folder(target.parent)
-    part = target.with_name(f"{target.name}.part")
-    with filelock.FileLock(target.with_name(f".{target.name}.lock")):
+    with waiting_lock(target.with_name(f".{target.name}.lock"), "fetching the same file", display, stop):
         if target.is_file():
             display.say(f"{target} is already there")
             return target
         reasons = []
         for source in wish.sources or archive.urls:
+            # a part belongs to its source: halves of two files make no whole
+            part = target.with_name(f"{target.name}.{hashlib.sha256(source.encode()).hexdigest()[:8]}.part")
             try:
                 transfer(resolve(source), part, wish.timeout, display, stop)
                 digest = checked(part, archive, target, wish)
@@ -100,6 +102,8 @@ def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, sto
                 continue
             atomic_write(target.with_name(f"{target.name}.sha256"), f"{digest}  {target.name}\n".encode())
             part.replace(target)
+            for other in target.parent.glob(f"{target.name}.*.part"):
+                other.unlink()
             return target
     raise DataError(
         f"{archive.file} could not be fetched ({'; '.join(reasons)}): try again later, give another place with "
@@ -125,26 +129,36 @@ def transfer(url: str, part: Path, timeout: float, display: Display, stop: Stop)
     """Bring `part` to its full size, continuing where an earlier attempt ended if the server can."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": AGENT} | ({"Range": f"bytes={have}-"} if have else {})
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http and https only, see resolve
+    with explained(timeout):
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http and https only, see resolve
+        try:
+            answer = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
+        except urllib.error.HTTPError as error:
+            if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":
+                return  # all of it is here
+            if have:
+                part.unlink()  # not to be continued: the next attempt begins anew
+            raise SourceError(f"the server says {error.code} {error.reason}") from None
+    with answer:
+        total = expected_size(answer, have)
+        refuse_pages(answer)
+        if answer.status != 206:
+            have = 0
+        with part.open("ab" if have else "wb") as file:
+            receive(answer, file, have, total, timeout, display, stop)
+
+
+@contextmanager
+def explained(timeout: float) -> Iterator[None]:
+    """Whatever a connection can fail with becomes a reason to try the next source."""
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
-            total = expected_size(answer, have)
-            refuse_pages(answer)
-            if answer.status != 206:
-                have = 0
-            with part.open("ab" if have else "wb") as file:
-                receive(answer, file, have, total, display, stop)
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing left to send, or another file than the one begun: the digest decides
-            return
-        raise SourceError(f"the server says {error.code} {error.reason}") from None
+        yield
     except TimeoutError:
         raise SourceError(f"nothing came for {timeout:g} seconds") from None
-    except (urllib.error.URLError, HTTPException, ConnectionError) as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            raise SourceError(f"no answer within {timeout:g} seconds") from None
-        raise SourceError(f"no connection ({reason})") from None
+    except (OSError, HTTPException, ValueError) as error:  # refused, reset, no such host, no valid address
+        reason = getattr(error, "reason", None) or error
+        late = isinstance(reason, TimeoutError)
+        raise SourceError(f"nothing came for {timeout:g} seconds" if late else f"no connection ({reason})") from None
 
 
 def expected_size(answer: HTTPResponse, have: int) -> int | None:
@@ -164,9 +178,16 @@ def refuse_pages(answer: HTTPResponse) -> None:
         raise SourceError("the server sent a web page instead of the file")
 
 
-def receive(answer: HTTPResponse, file: IO[bytes], have: int, total: int | None, display: Display, stop: Stop) -> None:
+def receive(
+    answer: HTTPResponse, file: IO[bytes], have: int, total: int | None, timeout: float, display: Display, stop: Stop
+) -> None:
+    """Write what comes; a disk that is full is not the source's fault."""
     display.start("download", total or 0, have, unit="bytes")
-    while block := answer.read(BLOCK):
+    while True:
+        with explained(timeout):
+            block = answer.read(BLOCK)
+        if not block:
+            break
         if have == 0 and re.match(rb"\s*<(!doctype html|html)", block[:100], re.IGNORECASE):
             raise SourceError("the server sent a web page instead of the file")
         file.write(block)
@@ -191,7 +212,7 @@ def checked(part: Path, archive: Archive, target: Path, wish: Wish) -> str:
     if archive.sha256 is None and archive.md5 is None and not wish.accept_digest:
         raise DataError(
             f"{target.name} has sha256 {sha256} and nobody registered one to compare with: if you trust the source, "
-            "the same command with --accept-digest takes it (it is not downloaded again)"
+            "the same command with --accept-digest takes it, without downloading again if the server can continue"
         )
     return sha256
 
@@ -231,8 +252,8 @@ def entries_of(path: Path) -> Iterator[Iterator[tuple[Entry, IO[bytes] | None]]]
 
 def unpack(path: Path, root: Path) -> None:
     """Unpack below `root`; what appears there under its own name is complete."""
-    part = root / f".unpack-{os.getpid()}"
-    shutil.rmtree(part, ignore_errors=True)
+    part = root / f".unpack-{path.name}"
+    shutil.rmtree(part, ignore_errors=True)  # of somebody who was killed
     part.mkdir()
     try:
         with entries_of(path) as entries:
@@ -241,7 +262,9 @@ def unpack(path: Path, root: Path) -> None:
             if (root / entry.name).exists():
                 raise DataError(f"{path} holds '{entry.name}', which is already in {root}: move it away")
             entry.rename(root / entry.name)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+    except BROKEN as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileExistsError):
+            raise  # the disk's fault, not the archive's
         raise DataError(f"{path} is damaged or cut short ({error}): remove it and fetch it again") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)

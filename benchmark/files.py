@@ -2,11 +2,17 @@
 
 import hashlib
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import filelock
 import platformdirs
 
-from benchmark.errors import UsageError
+from benchmark.errors import InterruptedRunError, UsageError
+
+if TYPE_CHECKING:
+    from benchmark.progress import Display, Stop
 
 
 def atomic_write(path: Path, content: bytes) -> None:
@@ -51,3 +57,16 @@ def make_folder(path: Path) -> Path:
 def cache_folder() -> Path:
     """Where banks, base sessions, decoded images and downloads are kept: `$CNCD_CACHE`, else the user's cache."""
     return Path(os.environ.get("CNCD_CACHE") or platformdirs.user_cache_dir("cncd-bench"))
+
+
+def waiting_lock(path: Path, doing: str, display: "Display", stop: "Stop") -> AbstractContextManager[Any]:
+    """Take a lock, waiting for whoever has it, and still obeying signals; the kernel frees it when its holder dies."""
+    lock, said = filelock.FileLock(path), False
+    while stop.signal is None:
+        try:
+            return lock.acquire(timeout=1 if said else 0)
+        except filelock.Timeout:
+            if not said:
+                display.say(f"waiting: another process is {doing}")
+            said = True
+    raise InterruptedRunError(stop.signal)

@@ -9,6 +9,7 @@ import io
 import os
 import pickle
 import tarfile
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,13 +19,17 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from benchmark.errors import DataError
 from benchmark.protocol import DatasetSpec, Members
 
 SplitName = Literal["train", "test"]
 Picture = npt.NDArray[np.uint8]
+
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Formats of pixels alone: others, such as PostScript, would be run to be seen."""
 
 
 class Layout(Protocol):
@@ -48,13 +53,14 @@ class Layout(Protocol):
 def decode(path: Path, side: int) -> Picture:
     """One image file as RGB bytes; grey and palette images too."""
     try:
-        with Image.open(path) as image:
-            if image.size != (side, side):
-                found = "x".join(map(str, image.size))
-                raise DataError(f"{path} is {found} pixels, the dataset's images are {side}x{side}")
-            return np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+        with Image.open(path, formats=FORMATS) as image:
+            size = image.size
+            picture = np.asarray(image.convert("RGB")) if size == (side, side) else None
+    except Exception as error:  # noqa: BLE001 - a broken image may raise anything
         raise DataError(f"{path} cannot be read as an image ({error}): remove it or get it again") from None
+    if picture is None:
+        raise DataError(f"{path} is {size[0]}x{size[1]} pixels, the dataset's images are {side}x{side}")
+    return picture
 
 
 def visible(folder: Path) -> list[Path]:
@@ -109,7 +115,7 @@ def tiny_imagenet(spec: DatasetSpec, place: Path) -> Folders:
     notes = place / "val" / "val_annotations.txt"
     if notes.is_file():
         label_of = {wnid: label for label, wnid in enumerate(wnids)}
-        for number, line in enumerate(notes.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(read_bytes(notes).decode(errors="replace").splitlines(), 1):
             name, _, rest = line.partition("\t")
             wnid = rest.partition("\t")[0]
             if wnid not in label_of or "/" in name or not name:
@@ -117,7 +123,8 @@ def tiny_imagenet(spec: DatasetSpec, place: Path) -> Folders:
             image = place / "val" / "images" / name
             if image.is_file():  # a subset may keep the whole list
                 paths["test", label_of[wnid]].append(image)
-        return Folders(place, tuple(wnids), side_of(spec), paths, (notes,))
+        if (place / "val" / "images").is_dir():
+            return Folders(place, tuple(wnids), side_of(spec), paths, (notes,))
     for label, wnid in enumerate(wnids):  # re-arranged into class folders, as many people do
         nested = place / "val" / wnid / "images"
         paths["test", label] = visible(nested if nested.is_dir() else nested.parent)
@@ -226,7 +233,7 @@ class Pickled:
                         assert file is not None
                         wanted.discard(name)
                         yield name, file.read()
-        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
             raise DataError(f"{self.place} is damaged or cut short ({error}): get it again") from None
         if wanted:
             raise DataError(f"{self.place} lacks '{min(wanted)}': get it again")

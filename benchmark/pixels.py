@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import filelock
 import numpy as np
 import numpy.typing as npt
 
@@ -58,7 +59,11 @@ def signature(spec: DatasetSpec, layout: Layout) -> str:
 def open_pixels(spec: DatasetSpec, layout: Layout, cache: Path) -> Pixels:
     """Images decoded earlier, or now."""
     folder = make_folder(cache / "pixels") / f"{spec.name}-{signature(spec, layout)}"
-    return read_store(folder) or decode_all(spec, layout, folder)
+    found = read_store(folder)
+    if found is not None:
+        return found
+    with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):  # one decodes, the others wait for it
+        return read_store(folder) or decode_all(spec, layout, folder)
 
 
 def read_store(folder: Path) -> Pixels | None:
@@ -66,27 +71,23 @@ def read_store(folder: Path) -> Pixels | None:
     try:
         told = json.loads((folder / "pixels.json").read_text(encoding="utf-8"))
         images = {split: np.load(folder / f"{split}.npy", mmap_mode="r", allow_pickle=False) for split in SPLITS}
-    except (OSError, ValueError):
+        found = Pixels(tuple(told["names"]), told["counts"], told["digest"], told["in_both"], images)
+        complete = all(len(images[split]) == sum(found.counts[split]) for split in SPLITS)
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    if told.get("format") != FORMAT or any(len(images[split]) != sum(told["counts"][split]) for split in SPLITS):
-        return None
-    return Pixels(tuple(told["names"]), told["counts"], told["digest"], told["in_both"], images)
+    return found if complete and told.get("format") == FORMAT else None
 
 
 def decode_all(spec: DatasetSpec, layout: Layout, folder: Path) -> Pixels:
     """Decode, check and store; a folder under the final name is always complete."""
-    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a decoder that was killed
     part.mkdir()
     try:
         told = write_store(spec, layout, part)
         atomic_write(part / "pixels.json", json.dumps(told).encode())
-        shutil.rmtree(folder, ignore_errors=True)  # only a damaged one can be there
-        try:
-            part.rename(folder)
-        except OSError:
-            if read_store(folder) is None:  # somebody else was faster: theirs is as good
-                raise
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one: a good one would have been used
+        part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     found = read_store(folder)

@@ -35,6 +35,8 @@ class Work:
         """How far it got, how fast it goes, how long it will take."""
         rate = (done - self.first) / max(1e-9, now - self.began)
         minutes = (self.total - done) / max(1e-9, rate) / 60
+        if not self.total:
+            return f"{self.title}: {done:,} {self.unit}, {rate:,.0f} {self.unit}/s"
         left = f"about {minutes:.0f} min left" if done < self.total else "done"
         return f"{self.title}: {done:,} of {self.total:,} {self.unit}, {rate:.0f} {self.unit}/s, {left}"
 

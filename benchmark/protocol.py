@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from benchmark.errors import DataError, UsageError
+from benchmark.errors import DataError, MissingError, UsageError
 from benchmark.files import cache_folder
 
 NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
@@ -103,6 +103,7 @@ class DatasetSpec(Spec):
     title: str
     classes: int = Field(ge=1)
     layout: Literal["embedded", "cifar", "tiny"]
+    channels: int = 3
     side: int | None = None
     train: int | None = Field(None, description="images a class; none: whatever the embedded dataset has")
     test: int | None = None
@@ -195,7 +196,7 @@ class Backbone(Spec):
     tensors: str | None = Field(None, description="digest of the tensors, where files with the same weights differ")
     image_size: int = Field(ge=4)
     mean: tuple[float, ...]
-    std: tuple[float, ...]
+    std: tuple[Annotated[float, Field(gt=0)], ...]
     projector: tuple[int, ...] = Field(description="hidden and output widths of every method's projectors")
     trained_on: str
     saw_novel_classes: bool | None = Field(description="may it have seen the novel classes? none: unknown")
@@ -342,7 +343,10 @@ def load_backbone(name: str) -> Backbone:
     if name.endswith((".yaml", ".yml")):
         document = read_yaml(Path(name))
         own = {"name": Path(name).stem.lower(), **document} if isinstance(document, dict) else document
-        return validated(Backbone, own, name)
+        spec = validated(Backbone, own, name)
+        if spec.name in load_backbones():
+            raise UsageError(f"{name}: the suite has a backbone '{spec.name}', rename yours")
+        return spec
     backbones = load_backbones()
     if name not in backbones:
         raise UsageError(f"unknown backbone '{name}'{suggest(name, backbones)} (your own: --backbone my/backbone.yaml)")
@@ -359,11 +363,11 @@ def weight_file(backbone: Backbone, given: Path | None) -> Path:
         return Path(str(files("protocols") / "weights" / backbone.weights))
     hint = "give a safetensors or .pth file with --weights FILE"
     if backbone.download is None:
-        raise DataError(f"backbone '{backbone.name}' ships no weights: {hint}")
+        raise MissingError(f"backbone '{backbone.name}' ships no weights: {hint}")
     fetched = fetched_weights(backbone.download)
     if not fetched.is_file():
         size = f"about {backbone.download.megabytes} MB"
-        raise DataError(
+        raise MissingError(
             f"the weights of backbone '{backbone.name}' are not here: "
             f"`bench fetch {backbone.name}` downloads them ({size}), or {hint}"
         )

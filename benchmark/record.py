@@ -171,10 +171,14 @@ class RunRecord(Spec):
     @property
     def command(self) -> str:
         """What to type for the same run (an own method's or protocol's file goes by its name here)."""
-        options = {"backbone": "--backbone", "views": "--views", "weights": "--weights", "reduced": "--data-dir"}
+        options = {"backbone": "--backbone", "views": "--views", "weights": "--weights"}
+        data = {"reduced", "data"} & self.changed.keys()  # which images, nobody can type: say where they are
         words = ["bench run --method", self.question.method, "--protocol", self.question.protocol["name"]]
         words += [f"--seed {self.question.seed} --budget {self.budget_name}"]
+        words += ["--data-dir DIR"] if data else []
         for key, value in sorted(self.changed.items()):
+            if key in data:
+                continue
             words.append(f"{options[key]} {value}" if key in options else f"--set {key}={json.dumps(value)}")
         return " ".join(words)
 

@@ -98,12 +98,16 @@ def ask(
     budget = next((name for name, known in sorted(chosen.budgets.items()) if known == final["budget"]), budget)
     plain["budget"] = chosen.budgets[budget]
 
+    wanted_views = parse_views(views) if views is not None else chosen.views
     spec = load_backbone(backbone or chosen.backbone)
+    data = load_datasets()[chosen.dataset]
+    if len(spec.mean) != data.channels:
+        raise UsageError(
+            f"backbone '{spec.name}' takes pictures of {len(spec.mean)} channels, {data.name} has {data.channels}"
+        )
     path = weight_file(spec, weights)
     digest, registered = weights_identity(spec, path, given=weights is not None)
-    data = load_datasets()[chosen.dataset]
     images = None if data.layout == "embedded" else open_dataset(chosen.dataset, data_dir)
-    wanted_views = parse_views(views) if views is not None else chosen.views
 
     question = Question(
         method=loaded.name,

@@ -5,6 +5,7 @@ block trained), the cached one (tokens out of the bank, plain last block) and ou
 token alone). They take turns, and medians are compared, so a machine that is slow today is slow for all three.
 """
 
+import itertools
 import statistics
 import tempfile
 import time
@@ -22,8 +23,9 @@ from torch.nn import functional as F
 from benchmark.backbone import PASS_ON_CPU, LastBlock, Trunk, build_vit, split_vit
 from benchmark.bank import Bank, BankSource, PartFile, Piece, Recipe, Shape
 from benchmark.descent import descend, sgd
+from benchmark.errors import UsageError
 from benchmark.feed import Ahead
-from benchmark.protocol import Backbone, Protocol, Shared, load_datasets
+from benchmark.protocol import Backbone, Protocol, Shared, load_datasets, suggest
 from benchmark.seeds import repeatable
 from benchmark.stream import Tokens
 from methods.heads import CosineHead
@@ -32,6 +34,7 @@ ROWS = 100
 """Rows of the classifier on top."""
 ROUNDS = 3
 STEPS_A_ROUND = 20
+WARM_STEPS = 5
 BANKED = 256
 """Images in the bank that steps draw from; their tokens (77 MB for ViT-B/16) are more than a cache holds."""
 MATRIX_SIZES = (1024, 2048, 4096)
@@ -194,15 +197,19 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
         peak, bandwidth = matrix_peak(device), read_bandwidth(device)
         some = pixels[: min(batch, PASS_ON_CPU if device.type == "cpu" else batch)]
         times: dict[str, list[float]] = {"usual": [], "plain": [], "ours": [], "trunk": []}
-        for warm in range(5):
-            ours(ahead.batch(0, warm))
-        for number in range(ROUNDS):
-            say(f"round {number + 1} of {ROUNDS}")
-            times["usual"].append(seconds(lambda: usual(pixels), device))
-            times["plain"].append(seconds(lambda: cached(ahead.batch(0, 0)), device))
-            times["ours"] += [seconds(lambda: ours(ahead.batch(0, 0)), device) for _ in range(STEPS_A_ROUND)]
-            times["trunk"] += [seconds(lambda: trunk(some), device) for _ in range(3)]
-        ahead.pool.shutdown()
+        number = itertools.count()
+        with ahead.pool:
+            for _ in range(WARM_STEPS):
+                ours(ahead.batch(0, next(number)))
+            for turn in range(ROUNDS):
+                say(f"round {turn + 1} of {ROUNDS}")
+                times["usual"].append(seconds(lambda: usual(pixels), device))
+                times["plain"].append(seconds(lambda: cached(ahead.batch(0, next(number))), device))
+                ours(ahead.batch(0, next(number)))  # the others have left its memory cold: so is no step of a run
+                times["ours"] += [
+                    seconds(lambda: ours(ahead.batch(0, next(number))), device) for _ in range(STEPS_A_ROUND)
+                ]
+                times["trunk"] += [seconds(lambda: trunk(some), device) for _ in range(3)]
         middle = {name: statistics.median(values) for name, values in times.items()}
         bytes_moved, flops = step_cost(block, trunk, batch, feed.stored)
         rate, work = len(some) / middle["trunk"], trunk_flops(trunk)
@@ -248,6 +255,15 @@ class Prediction:
     def later_ratio(self) -> float:
         """For every run after the first, which finds the bank built."""
         return self.usual / self.training
+
+
+def predictable(protocol: Protocol, budget: str) -> Protocol:
+    """The protocol, if a prediction can be made for it."""
+    if budget not in protocol.budgets:
+        raise UsageError(f"unknown budget '{budget}' of {protocol.name}{suggest(budget, protocol.budgets)}")
+    if load_datasets()[protocol.dataset].train is None:
+        raise UsageError(f"the cost of {protocol.name} is not worth predicting: it runs in a minute")
+    return protocol
 
 
 def predict(speed: Speed, protocol: Protocol, budget_name: str) -> Prediction:

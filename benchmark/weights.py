@@ -1,6 +1,7 @@
 """Weight files, read without ever running what is in them: safetensors, or .pth through torch's restricted loader."""
 
 import hashlib
+import math
 import pickle
 import re
 from pathlib import Path
@@ -29,11 +30,11 @@ def read_weights(path: Path) -> State:
     try:
         state: Any = load_file(path) if is_safetensors(path) else _restricted(path)
     except (SafetensorError, OSError) as error:
-        raise DataError(f"{path} is not a readable safetensors file: {error}") from None
+        raise DataError(f"{path} is not a readable weight file: {error}") from None
     for wrapper in WRAPPERS:
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
-    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in state.items()):
         raise DataError(f"{path} does not hold weights: expected tensors by name")
     return state
 
@@ -51,7 +52,9 @@ def _restricted(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(f"{path} is refused: it holds more than tensors ({reason})") from None
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a broken file may raise anything
         raise DataError(f"{path} is not a readable .pth file ({error}): get it again") from None
 
 
@@ -71,12 +74,12 @@ def fitted(state: State, vit: VisionTransformer, spec: Backbone, source: Path) -
     state = {name: tensor for name, tensor in state.items() if not NOT_NEEDED.match(name)}
     if spec.depth is not None:
         state = {name: tensor for name, tensor in state.items() if block_number(name) < depth}
-    if "pos_embed" in state and "pos_embed" in expected and state["pos_embed"].shape != expected["pos_embed"].shape:
+    stored = state.get("pos_embed")
+    if stored is not None and stored.ndim == 3 and "pos_embed" in expected:
         prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
-        patches = state["pos_embed"].shape[1] - prefix
-        if state["pos_embed"].ndim == 3 and int(patches**0.5) ** 2 == patches:
-            grid = list(vit.patch_embed.grid_size)
-            state["pos_embed"] = resample_abs_pos_embed(state["pos_embed"], grid, num_prefix_tokens=prefix)
+        patches, grid = stored.shape[1] - prefix, list(vit.patch_embed.grid_size)
+        if stored.shape != expected["pos_embed"].shape and patches > 0 and math.isqrt(patches) ** 2 == patches:
+            state["pos_embed"] = resample_abs_pos_embed(stored, grid, num_prefix_tokens=prefix)
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
     wrong = sorted(key for key in expected.keys() & state.keys() if expected[key].shape != state[key].shape)
     for problem, keys in (("lacks", missing), ("has an unknown", extra), ("has another shape for", wrong)):

@@ -9,7 +9,7 @@ from pictures import small_transformer, write_backbone
 from safetensors.torch import save_file
 from timm.layers import resample_abs_pos_embed
 
-from benchmark.backbone import build_vit, open_backbone
+from benchmark.backbone import build_vit, open_backbone, takes_class_token_path
 from benchmark.errors import DataError
 from benchmark.protocol import load_backbone, load_backbones
 from benchmark.request import ask, weights_identity
@@ -131,6 +131,6 @@ def test_every_registered_backbone_builds_at_its_size(name, monkeypatch):
     with torch.device("meta"):
         vit = build_vit(spec)
     assert vit.patch_embed.num_patches == (spec.image_size // vit.patch_embed.patch_size[0]) ** 2
-    assert vit.blocks[0].attn.qkv.weight.shape[1] == vit.embed_dim
+    assert takes_class_token_path(vit.blocks[-1])
     widths = {768: (2048, 2048, 256), 384: (512, 512, 256), 96: (256, 256, 64)}
     assert spec.projector == widths[vit.embed_dim]
