@@ -68,6 +68,7 @@ class Chronicle:
             attempts=progress.attempts,
             session_seconds=progress.session_seconds,
             peak_memory_mb=provenance.peak_memory_mb(),
+            own_memory_mb=provenance.own_memory_mb(),
             trunk_images=setting.source.trunk_images + setting.test_source.trunk_images,
             bank_seconds=round(setting.bank_seconds, 2),
             base_session="cached" if self.base_cached else "trained",

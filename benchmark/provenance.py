@@ -74,6 +74,16 @@ def processor_kind() -> str:
     return f"{processor()} ({'-'.join(numbers)}, {flags})"
 
 
+def own_memory_mb() -> float | None:
+    """Memory that is the process's own right now, mapped files aside; none where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith("RssAnon:")), None)
+
+
 def peak_memory_mb() -> float:
+    """The most memory that was in use at once, pages of mapped token files included."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1024**2 if sys.platform == "darwin" else 1024), 1)

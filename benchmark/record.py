@@ -118,6 +118,7 @@ class Provenance(BaseModel):
     attempts: int = 1
     session_seconds: list[float] = []
     peak_memory_mb: float = 0.0
+    own_memory_mb: float | None = None
     trunk_images: int = 0
     bank_seconds: float = 0.0
     base_session: Literal["trained", "cached"] = "trained"

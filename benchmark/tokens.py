@@ -19,7 +19,7 @@ from benchmark.stream import Clean, Tokens
 from benchmark.views import CLEAN, Render
 
 CHUNK = 256
-"""Pictures a pass. Fixed, because the same picture in a batch of another size may differ in its last bits."""
+"""Images whose clean tokens are handed out together."""
 
 
 class TokenSource(Protocol):

@@ -14,6 +14,8 @@ import pytest
 import yaml
 from conftest import SHORT
 
+from benchmark import cli
+
 QUICK = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
 DIGITS = Path(__file__).parent.parent / "protocols" / "digits-t2.yaml"
 
@@ -176,3 +178,52 @@ def test_method_of_the_documentation_runs_as_printed(bench, tmp_path):
     assert set(terms) == {"novel", "rehearse"}
     assert len(terms["novel"]) == 20
     assert document["metrics"]["average_discovery"] > 50
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("bank --protocol digits-t2", 2, "digits-t2 needs no bank"),
+        ("bank --protocol digits-t2 --plan", 2, "digits-t2 needs no bank"),
+        ("bank --protocol cifar10-t2", 3, "`bench fetch vit-b16-dino` downloads them"),
+        ("bank --protocol cifar10-t2 --plan --weights no.pth", 3, "no weight file at no.pth"),
+        ("bank --protocol cifar10-t2 --verify", 2, "leave --protocol out"),
+        ("bank --unused 3", 2, "--unused with --prune"),
+        ("bank --plan", 2, "--plan goes with --protocol"),
+        ("speed --budget long", 2, "unknown budget 'long'"),
+        ("speed --protocol digits-t2", 2, "not worth predicting"),
+        ("fetch cifar1", 2, "unknown dataset or backbone 'cifar1', did you mean 'cifar10'?"),
+        ("fetch cifar10 --source ftp://x", 2, "must begin with http:// or https://"),
+        ("fetch cifar10 --source http://[x", 3, "could not be fetched"),
+        ("fetch digits", 2, "nothing to fetch"),
+        ("fetch dinov2-s14-trunc11", 2, "give its file with --weights"),
+        ("run --protocol cifar10-t2 --backbone digits-vit", 2, "takes pictures of 1 channels"),
+        ("run --backbone vit-b16-dino.yaml", 2, "the suite has a backbone 'vit-b16-dino', rename yours"),
+        ("run --backbone own.yaml --weights own.yaml --protocol cifar10-t2", 3, "own.yaml is not a readable .pth file"),
+        ("speed --backbone own.yaml", 2, "backbone 'own': timm has no architecture 'vit_enormous'"),
+        ("speed --backbone resnet.yaml", 2, "backbone 'resnet'"),
+        ("speed --backbone sizes.yaml", 2, "backbone 'sizes' cannot be built"),
+        ("speed --backbone zero.yaml", 2, "std.0"),
+    ],
+)
+def test_other_commands_tell_bad_input_in_one_sentence(tmp_path, monkeypatch, capsys, words, code, said):
+    """In this process, to be quick; nothing is written where the command was called."""
+    own = yaml.safe_load((DIGITS.parent / "backbones.yaml").read_text())["vit-s16-dino"] | {"download": None}
+    files = {
+        "own": own | {"architecture": "vit_enormous"},
+        "vit-b16-dino": own,
+        "resnet": own | {"architecture": "resnet18"},
+        "sizes": own | {"vit": {"legs": 4}},
+        "zero": own | {"std": [0, 1, 1]},
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("CNCD_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["bench", *words.split()])
+    assert cli.guarded() == code
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) <= 2
+    assert "Traceback" not in told
