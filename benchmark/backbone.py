@@ -26,6 +26,10 @@ PASS_ON_CPU, PASS_ON_GPU = 16, 256
 """Pictures that pass the trunk together: few on a CPU, so that what a layer hands to the next stays in its cache."""
 
 
+CACHED_BYTES = 6 << 20
+"""Tokens that a CPU's cache surely holds."""
+
+
 def takes_class_token_path(block: nn.Module) -> bool:
     """Whether the block is the plain pre-norm block whose class token can be computed alone."""
     if type(block) is not Block or type(block.attn) is not Attention or type(block.mlp) is not Mlp:
@@ -74,13 +78,26 @@ class LastBlock(nn.Module):
         # W_kᵀ q, scaled by γ: what the normalised tokens are compared with. β and the key bias add the same number
         # to every score of a head, which the softmax does not see.
         probe = (torch.bmm(query * attention.scale, w_k) * norm.weight).transpose(0, 1)  # n, heads, width
-        own = (probe * x0_hat[:, None]).sum(2, keepdim=True)
-        weight = torch.cat([own, torch.bmm(probe, rest.transpose(1, 2))], dim=2).softmax(dim=2)
-        mixed = torch.bmm(weight[:, :, 1:], rest) + weight[:, :, :1] * x0_hat[:, None]
+        mixed = attend(probe, x0_hat, rest)
         mixed = (mixed * norm.weight + norm.bias).transpose(0, 1)  # the weights sum to one, so β enters once
         value = torch.bmm(mixed, w_v.transpose(1, 2)) + b_v
         x = x0 + block.ls1(attention.proj(value.transpose(0, 1).flatten(1)))
         return x + block.ls2(block.mlp(block.norm2(x)))
+
+
+def attend(probe: Tensor, x0_hat: Tensor, rest: Tensor) -> Tensor:
+    """For every head the sum of the normalised tokens, weighted by the softmax of their products with its probe.
+
+    The tokens are read twice. On a CPU a few images at a time, so that they are still in its cache the second time;
+    images do not touch each other here, so that changes no bit.
+    """
+    together = len(rest) if rest.is_cuda else max(1, CACHED_BYTES // (rest[0].numel() * rest.element_size()))
+    mixed = []
+    for part, first, others in zip(*(t.split(together) for t in (probe, x0_hat[:, None], rest)), strict=True):
+        own = (part * first).sum(2, keepdim=True)
+        weight = torch.cat([own, torch.bmm(part, others.transpose(1, 2))], dim=2).softmax(dim=2)
+        mixed.append(torch.bmm(weight[:, :, 1:], others) + weight[:, :, :1] * first)
+    return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
 
 
 class Trunk(nn.Module):

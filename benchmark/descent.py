@@ -128,8 +128,8 @@ def follow(
 def sgd(parameters: list[nn.Parameter], lr: float, shared: Shared) -> torch.optim.SGD:
     """The optimiser of every method: momentum, and weight decay on matrices only."""
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": shared.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in parameters if p.ndim > 1], "decay": shared.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "decay": 0.0},
     ]
     return torch.optim.SGD([group for group in groups if group["params"]], lr=lr, momentum=shared.momentum)
 
@@ -142,6 +142,11 @@ def descend(
     torch.stack([*terms.values()]).sum().backward()
     if clip is not None:
         torch.nn.utils.clip_grad_norm_(parameters, clip)
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            if group["decay"] and parameter.grad is not None:
+                # what torch's own weight_decay adds, to the bit, but in place: it would fill fresh memory every step
+                parameter.grad.add_(parameter.detach(), alpha=group["decay"])
     optimiser.step()
 
 

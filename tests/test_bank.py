@@ -415,6 +415,7 @@ def test_memory_is_lent_again_only_when_nobody_holds_it():
     slabs = Slabs()
     first = slabs.take((4, 8), torch.float32)
     address, view = first.data_ptr(), first[1:2]
+    assert address % 64 == 0
     del first
     second = slabs.take((4, 8), torch.float32)
     assert second.data_ptr() != address  # a view of the first is still held
