@@ -47,9 +47,9 @@ def real(session: nox.Session) -> None:
         session.error("give the data folder and the weights: nox -s real -- DATA WEIGHTS")
     data, weights = session.posargs
     given = ("--backbone", "dinov2-s14-trunc11", "--weights", weights, "--data-dir", data, "--views", "2")
+    folder = session.create_tmp()
     for protocol in ("cifar10-t2", "tiny-t10"):
         for method in ("fea", "frost"):
-            folder = session.create_tmp()
             session.run(
                 "bench",
                 "run",
