@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import time
 import weakref
 from collections.abc import Iterator
@@ -357,6 +358,7 @@ class Builder:
             num_workers=count,
             collate_fn=_as_it_is,
             multiprocessing_context="fork" if count else None,
+            worker_init_fn=_leave_signals_to_the_builder,
         )
         with ExitStack() as stack:
             stack.callback(claims.give_up)
@@ -381,6 +383,12 @@ class Builder:
         else:
             told = vars(self.bank.recipe) | vars(self.bank.shape)
             atomic_write(path, (json.dumps(told, indent=1) + "\n").encode())
+
+
+def _leave_signals_to_the_builder(_number: int) -> None:
+    """A scheduler signals every process of a job, a terminal too: the builder decides, and ends its workers itself."""
+    for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGUSR1", signal.SIGTERM)):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _as_it_is(item: Any) -> Any:

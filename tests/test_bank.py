@@ -300,6 +300,24 @@ def test_killed_while_building_then_built_by_two_at_once(world, cache, tmp_path,
     assert contents(tmp_path / "alone") == contents(cache)
 
 
+def test_a_scheduler_that_signals_every_process_is_obeyed(world, cache):
+    """SIGTERM to the builder and its workers alike, as Slurm does it: state kept, exit code 75, then the rest."""
+    code = "import benchmark.bank as b, benchmark.cli as c; b.FEW = 1; c.main()"
+    words = [sys.executable, "-c", code, *command(world)[3:]]
+    first = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(cache.glob("bank/*/*/*.tokens")) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    os.killpg(first.pid, signal.SIGTERM)
+    said = first.communicate(timeout=60)[1]
+    assert first.returncode == 75, said
+    assert "run the same command again to resume" in said
+    assert 0 < len(contents(cache)) < 80
+    again = subprocess.run(command(world), capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 0, again.stderr
+    assert len(contents(cache)) == 80
+
+
 def test_a_full_disk_ends_with_code_6_and_the_same_command_resumes(world, cache):
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (HEADER + 3000, resource.RLIM_INFINITY))
