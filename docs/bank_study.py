@@ -83,8 +83,7 @@ def cell(values: pd.Series) -> str:
 
 def beside_live(part: pd.DataFrame, live: pd.DataFrame, figure: str) -> str:
     """Mean difference to live runs of the same seeds, with its standard error."""
-    both = part.set_index("seed")[[figure]].join(live.set_index("seed")[[figure]], rsuffix=" live", how="inner")
-    change = both[figure] - both[f"{figure} live"]
+    change = (part.set_index("seed")[figure] - live.set_index("seed")[figure]).dropna()
     if len(change) < 2:
         return ""
     return f"{change.mean():+.2f} ± {change.std(ddof=1) / len(change) ** 0.5:.2f}"
