@@ -6,6 +6,7 @@ meets the query only through (W_kᵀ q)·x̂_j, and the values only through Σ_j
 result equals the plain block's in value and in the gradient of every parameter (docs/tokens.md).
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 
 from benchmark.errors import UsageError
 from benchmark.protocol import Backbone
+from benchmark.slabs import unfilled
 from benchmark.stream import Tokens
 from benchmark.weights import fitted, read_weights
 
@@ -58,10 +60,12 @@ class LastBlock(nn.Module):
         return int(self.block.norm2.weight.numel())
 
     def forward(self, tokens: Tokens) -> Tensor:
+        if tokens.cls.requires_grad or tokens.rest.requires_grad:
+            raise UsageError("tokens are constants of the frozen trunk: the block gives no gradient for them")
         return self.norm(self._class_token(tokens) if self.fast else self._plain(tokens))
 
     def _plain(self, tokens: Tokens) -> Tensor:
-        whole = torch.cat([tokens.cls[:, None], tokens.rest], dim=1)
+        whole = torch.cat([tokens.cls[:, None], tokens.rest.float()], dim=1)
         return self.block(whole)[:, 0]
 
     def _class_token(self, tokens: Tokens) -> Tensor:
@@ -78,26 +82,57 @@ class LastBlock(nn.Module):
         # W_kᵀ q, scaled by γ: what the normalised tokens are compared with. β and the key bias add the same number
         # to every score of a head, which the softmax does not see.
         probe = (torch.bmm(query * attention.scale, w_k) * norm.weight).transpose(0, 1)  # n, heads, width
-        mixed = attend(probe, x0_hat, rest)
+        mixed = Attend.apply(probe, x0_hat, rest)
         mixed = (mixed * norm.weight + norm.bias).transpose(0, 1)  # the weights sum to one, so β enters once
         value = torch.bmm(mixed, w_v.transpose(1, 2)) + b_v
         x = x0 + block.ls1(attention.proj(value.transpose(0, 1).flatten(1)))
         return x + block.ls2(block.mlp(block.norm2(x)))
 
 
-def attend(probe: Tensor, x0_hat: Tensor, rest: Tensor) -> Tensor:
+class Attend(torch.autograd.Function):
     """For every head the sum of the normalised tokens, weighted by the softmax of their products with its probe.
 
-    The tokens are read twice. On a CPU a few images at a time, so that they are still in its cache the second time;
-    images do not touch each other here, so that changes no bit.
+    Written out with its gradient for the tokens' sake, which are most of what a step reads. On a CPU they are taken a
+    few images at a time, so that they are in its cache when they are needed again, and those stored in half precision
+    are widened there, forward and backward, and never stand in memory at full width. Images do not touch each other
+    here, so all of it gives the bits that the plain formula gives. Tokens are constants: they get no gradient.
     """
-    together = len(rest) if rest.is_cuda else max(1, CACHED_BYTES // (rest[0].numel() * rest.element_size()))
-    mixed = []
-    for part, first, others in zip(*(t.split(together) for t in (probe, x0_hat[:, None], rest)), strict=True):
-        own = (part * first).sum(2, keepdim=True)
-        weight = torch.cat([own, torch.bmm(part, others.transpose(1, 2))], dim=2).softmax(dim=2)
-        mixed.append(torch.bmm(weight[:, :, 1:], others) + weight[:, :, :1] * first)
-    return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+
+    @staticmethod
+    def forward(ctx: Any, probe: Tensor, x0_hat: Tensor, rest: Tensor) -> Tensor:
+        mixed, weights = [], []
+        for few, others in in_cache(rest):
+            part, first = probe[few], x0_hat[few, None]
+            own = (part * first).sum(2, keepdim=True)
+            weight = torch.cat([own, torch.bmm(part, others.transpose(1, 2))], dim=2).softmax(dim=2)
+            mixed.append(torch.bmm(weight[:, :, 1:], others) + weight[:, :, :1] * first)
+            weights.append(weight)
+        ctx.save_for_backward(x0_hat, rest, *weights)
+        return torch.cat(mixed)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (above,), (x0_hat, rest, *weights) = gradients, ctx.saved_tensors
+        below = []
+        for (few, others), weight in zip(in_cache(rest), weights, strict=True):
+            part, first = above[few], x0_hat[few, None]
+            own = (part * first).sum(2, keepdim=True)
+            slope = torch.cat([own, torch.bmm(part, others.transpose(1, 2))], dim=2)
+            slope = torch.ops.aten._softmax_backward_data(slope, weight, 2, weight.dtype)  # noqa: SLF001 - not public, and the only one
+            below.append(torch.bmm(slope[:, :, 1:], others) + slope[:, :, :1] * first)
+        return torch.cat(below), None, None
+
+
+def in_cache(rest: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """A few images' tokens at a time, in float32 and, on a CPU, in its cache; all at once on a GPU."""
+    if rest.is_cuda:
+        yield slice(None), rest.float()
+        return
+    together = max(1, CACHED_BYTES // (4 * rest[0].numel()))
+    scratch = None if rest.dtype == torch.float32 else unfilled((together, *rest.shape[1:]), torch.float32)
+    for start in range(0, len(rest), together):
+        few = slice(start, start + together)
+        yield few, rest[few] if scratch is None else scratch[: len(rest[few])].copy_(rest[few])
 
 
 class Trunk(nn.Module):

@@ -10,12 +10,10 @@ leaves a `.part` whose length says what is done. A file under its final name is 
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import signal
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -36,6 +34,7 @@ from benchmark.files import atomic_write, make_folder, sync_folder
 from benchmark.layouts import SplitName
 from benchmark.progress import Display, Stop
 from benchmark.record import canonical
+from benchmark.slabs import Slabs
 from benchmark.stream import Tokens
 from benchmark.views import CLEAN, Render
 
@@ -48,11 +47,6 @@ WORKERS = 4
 FEW = 1024
 SPARE_BYTES = 200_000_000
 """Room on the disk that a bank leaves to others."""
-
-SERIAL_NUMBERS = 32_768
-"""Fewer numbers than this torch copies in one thread. More would start a second team of threads, for the one that
-gathers ahead, and teams that share cores let their members sleep: on two cores a step then took a quarter longer."""
-ALIGNMENT = 64
 
 Precision = Literal["float16", "float32"]
 
@@ -412,31 +406,6 @@ def require_room(bank: Bank, missing: list[Piece]) -> None:
         )
 
 
-class Slabs:
-    """Memory for batches that is used again once nobody holds its tensors: fresh pages cost more than what fills them.
-
-    A tensor made of an array keeps that array alive as long as any view of the tensor lives, the autograd graph's
-    included. When the array goes, its memory comes back here.
-    """
-
-    def __init__(self) -> None:
-        self.free: dict[int, list[npt.NDArray[np.uint8]]] = {}
-
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        size = math.prod(shape) * dtype.itemsize
-        waiting = self.free.setdefault(size, [])
-        try:
-            slab = waiting.pop()  # asking first whether there is one would not do: other threads take too
-        except IndexError:
-            # aligned as torch aligns its own: matrix kernels are slower, and round differently, where it is not
-            memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
-            start = -memory.ctypes.data % ALIGNMENT
-            slab = memory[start : start + size]
-        lent = slab[:]
-        weakref.finalize(lent, waiting.append, slab).atexit = False
-        return torch.from_numpy(lent).view(dtype).view(shape)
-
-
 class BankSource:
     """Tokens of one split out of a bank, by position and view."""
 
@@ -451,21 +420,18 @@ class BankSource:
         self.slabs = Slabs()
 
     def get(self, position: Tensor, view: Tensor) -> Tokens:
-        """Gather a batch; each image is copied once, and becomes float32 on the way."""
+        """Gather a batch: each image is copied once, as it is stored; the block widens it."""
         places = position.cpu().numpy()
         labels, offsets = self.label[places].tolist(), self.offset[places].tolist()
-        # a GPU gets what is stored and widens it itself: half the bytes to send
-        dtype = torch.float32 if self.device.type == "cpu" else self.bank.shape.dtype
         shape = self.bank.shape
         cls = self.slabs.take((len(places), shape.width), torch.float32)
-        rest = self.slabs.take((len(places), shape.tokens, shape.width), dtype)
-        step = max(1, SERIAL_NUMBERS // shape.width)
+        rest = self.slabs.take((len(places), shape.tokens, shape.width), shape.dtype)
         for k, (label, number, offset) in enumerate(zip(labels, view.tolist(), offsets, strict=True)):
             tokens = self._piece(Piece(self.split, number, label))
-            cls[k].copy_(tokens.cls[offset])
-            for target, stored in zip(rest[k].split(step), tokens.rest[offset].split(step), strict=True):
-                target.copy_(stored)
-        return Tokens(cls.to(self.device), rest.to(self.device).float())
+            # numpy copies in this thread; torch would share it out, and two teams of threads get in each other's way
+            cls[k].numpy()[:] = tokens.cls[offset].numpy()
+            rest[k].numpy()[:] = tokens.rest[offset].numpy()
+        return Tokens(cls.to(self.device), rest.to(self.device))
 
     def _piece(self, piece: Piece) -> Tokens:
         if piece not in self.opened:

@@ -22,7 +22,8 @@ class Tokens:
     """What the trunk says of n pictures: the raw class token (n, d) and the other tokens (n, l, d).
 
     The other tokens are already normalised (without scale and shift) if the last block takes the class-token path,
-    raw otherwise. Methods pass tokens to the block and need not know.
+    raw otherwise; out of a float16 bank they come as they are stored. Methods pass tokens to the block and need not
+    know.
     """
 
     cls: Tensor

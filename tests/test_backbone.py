@@ -8,8 +8,8 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from benchmark.backbone import LastBlock, build_vit, open_backbone, parameter_count, split_vit
-from benchmark.errors import DataError
+from benchmark.backbone import Attend, LastBlock, build_vit, open_backbone, parameter_count, split_vit
+from benchmark.errors import DataError, UsageError
 from benchmark.protocol import Backbone, load_backbone, weight_file
 from benchmark.stream import Tokens
 
@@ -60,6 +60,33 @@ def test_class_token_path_equals_the_whole_network(options):
         reference = whole.blocks[-1].get_parameter(name).grad
         assert reference.norm() > 0, name
         assert (parameter.grad - reference).norm() <= 1e-4 * reference.norm(), name
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("together", [1, 3, 64])
+def test_attention_by_the_cacheful_gives_the_bits_of_the_plain_formula(monkeypatch, together, stored):
+    """However many images are taken at a time, and however the tokens are stored; value and gradient."""
+    torch.manual_seed(0)
+    rest = torch.randn(7, 30, WIDTH).to(stored)
+    probe, x0_hat, above = torch.randn(7, HEADS, WIDTH), torch.randn(7, WIDTH), torch.randn(7, HEADS, WIDTH)
+    first, second = (probe.clone().requires_grad_() for _ in range(2))
+    others = rest.float()
+    own = (first * x0_hat[:, None]).sum(2, keepdim=True)
+    weight = torch.cat([own, torch.bmm(first, others.transpose(1, 2))], dim=2).softmax(dim=2)
+    expected = torch.bmm(weight[:, :, 1:], others) + weight[:, :, :1] * x0_hat[:, None]
+    monkeypatch.setattr("benchmark.backbone.CACHED_BYTES", together * 4 * rest[0].numel())
+    got = Attend.apply(second, x0_hat, rest)
+    (expected * above).sum().backward()
+    (got * above).sum().backward()
+    assert torch.equal(got, expected)
+    assert torch.equal(second.grad, first.grad)
+
+
+def test_tokens_are_constants():
+    trunk, last = split_vit(small_vit(), spec())
+    tokens = trunk(torch.rand(2, 3, 32, 32))
+    with pytest.raises(UsageError, match="constants"):
+        last(Tokens(tokens.cls.requires_grad_(), tokens.rest))
 
 
 def test_other_blocks_fall_back_to_the_plain_block():

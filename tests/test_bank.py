@@ -21,13 +21,14 @@ from safetensors.torch import save_file
 import benchmark
 from benchmark import bank as bank_module
 from benchmark import setting as setting_module
-from benchmark.bank import CHUNK, HEADER, Bank, BankSource, Builder, PartFile, Piece, Slabs, wanted_pieces
+from benchmark.bank import CHUNK, HEADER, Bank, BankSource, Builder, PartFile, Piece, wanted_pieces
 from benchmark.banks import faults, prune
 from benchmark.errors import DataError, InterruptedRunError, ResourceError
 from benchmark.feed import Ahead, NovelFeed
 from benchmark.progress import Display, Stop
 from benchmark.request import Request, ask
 from benchmark.setting import Setting, open_setting
+from benchmark.slabs import Slabs
 from benchmark.stream import Tokens
 from benchmark.tokens import Live
 from benchmark.weights import read_weights
@@ -74,9 +75,8 @@ def test_a_bank_says_what_the_trunk_says(world, cache, precision):
     for view in (torch.tensor([0, 1, 2, 1, 0]), torch.zeros(5, dtype=torch.long)):
         got, expected = setting.source.get(POSITION, view), live(setting).get(POSITION, view)
         assert torch.equal(got.cls, expected.cls)
-        rounded = expected.rest.half().float() if precision == "float16" else expected.rest
-        assert torch.equal(got.rest, rounded)
-        assert got.rest.dtype == torch.float32
+        assert torch.equal(got.rest, expected.rest.to(getattr(torch, precision)))
+        assert got.rest.dtype == getattr(torch, precision)
     test = torch.tensor([0, 39, 17])
     got, expected = setting.test_source.get(test, test * 0), live(setting, "test").get(test, test * 0)
     assert torch.equal(got.cls, expected.cls)
