@@ -218,7 +218,7 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
                         seconds(lambda: ours(ahead.batch(0, next(number))), device) for _ in range(STEPS_A_TURN)
                     ]
         middle = {name: statistics.median(values) for name, values in times.items()}
-        peak, bandwidth = max(peaks), max(bandwidths)
+        peak, bandwidth = statistics.median(peaks), statistics.median(bandwidths)
         bytes_moved, flops = step_cost(block, trunk, batch, feed.stored)
         rate, work = len(some) / middle["trunk"], trunk_flops(trunk)
         roofline = bytes_moved / bandwidth + flops / peak
