@@ -180,12 +180,18 @@ def metric_table(record: "RunRecord") -> str:
     return f"{heading}\n\n{table}\n\n{figures}\n"
 
 
-KINDS = ("methods", "protocols", "backbones", "datasets")
+KINDS = ("methods", "protocols", "backbones", "datasets", "runs")
 
 
 @app.command("list")
 def list_(
     kind: Annotated[str, typer.Argument(help=", ".join(KINDS))],
+    protocol: Annotated[str | None, typer.Option(help="Runs of this protocol only.")] = None,
+    method: Annotated[str | None, typer.Option(help="Runs of this method only.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Runs with this seed only.")] = None,
+    status: Annotated[str | None, typer.Option(help="done, partial or diverged runs only.")] = None,
+    group: Annotated[str | None, typer.Option(help="Runs whose group contains this text only.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder that holds runs/.")] = Path("results"),
     as_json: JsonFlag = False,
 ) -> None:
     """List what there is."""
@@ -193,6 +199,13 @@ def list_(
 
     if kind not in KINDS:
         raise UsageError(f"cannot list '{kind}'{suggest(kind, KINDS)}")
+    given = {"protocol": protocol, "method": method, "seed": seed, "status": status, "group": group}
+    wanted = {key: str(value) for key, value in given.items() if value is not None}
+    if kind == "runs":
+        list_runs(results, wanted, as_json=as_json)
+        return
+    if wanted:
+        raise UsageError(f"--{next(iter(wanted))} goes with `bench list runs`")
     rows = listing(kind)
     if as_json:
         print_json({"schema": 1, kind: rows})
@@ -200,6 +213,39 @@ def list_(
     from tabulate import tabulate  # noqa: PLC0415
 
     typer.echo(tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True))
+
+
+def list_runs(results: Path, wanted: dict[str, str], *, as_json: bool) -> None:
+    """The runs below a folder; files that are no records are named on stderr."""
+    from benchmark.protocol import suggest  # noqa: PLC0415
+    from benchmark.report import single  # noqa: PLC0415
+
+    known = ("done", "partial", "diverged")
+    if wanted.get("status", "done") not in known:
+        raise UsageError(f"no run has the status '{wanted['status']}'{suggest(wanted['status'], known)}")
+    runs, refused = single.listed(results, wanted)
+    for line in refused:
+        typer.echo(f"bench: {line}", err=True)
+    if as_json:
+        print_json({"schema": 1, "runs": [*map(single.row, runs)]})
+    else:
+        typer.echo(single.run_list(runs))
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="Name, file or key of a run; a part will do if no other run shares it.")],
+    results: Annotated[Path, typer.Option(help="Folder that holds runs/.")] = Path("results"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Show one run: its figures, accuracy by session, assignment, command and provenance."""
+    from benchmark.report import single  # noqa: PLC0415
+
+    found = single.chosen(results, run)
+    if as_json:
+        print_json({"schema": 1, **single.document(found)})
+    else:
+        typer.echo(single.run_text(found))
 
 
 def listing(kind: str) -> list[dict[str, Any]]:
@@ -235,27 +281,32 @@ def listing(kind: str) -> list[dict[str, Any]]:
 @app.command()
 def report(
     results: Annotated[Path, typer.Option(help="Folder that holds runs/.")] = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Folder to write tables/ into; the default is --results.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for tables/, figures/ and index.html; the default is --results.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 4 with a diff if the output is not up to date.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print and write the metric tables of all records."""
-    from benchmark.report import build  # noqa: PLC0415
+    """Build every table and figure, and a page with all of them, from the records."""
+    from benchmark import report as reporting  # noqa: PLC0415
 
-    built = build(results, out or results)
+    place = out or results
+    built = reporting.compose(results)
     for line in built.refused:
         typer.echo(f"bench: {line}", err=True)
+    complaints = reporting.stale(built, place) if check else []
+    files = [] if check else [path.as_posix() for path in reporting.write(built, place)]
     if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "records": built.records,
-                "refused": built.refused,
-                "files": built.files,
-                "tables": built.tables,
-            }
-        )
+        print_json({"schema": 1, **built.document(), "files": files, "stale": complaints})
+    elif check:
+        typer.echo("\n".join(complaints) or f"{place} follows from the {len(built.runs)} records")
     else:
         typer.echo(built.text)
+        typer.echo(f"wrote {len(files)} files; all on one page: {(place / reporting.PAGE).as_posix()}")
+    if complaints:
+        raise RegressionError(f"{place} does not follow from the records in {results}: run `bench report`, commit it")
 
 
 @app.command()

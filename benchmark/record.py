@@ -5,8 +5,10 @@ Scores are not stored: they follow from counts (scoring.py), so a corrected metr
 
 import hashlib
 import json
+import re
+import shlex
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import (
@@ -24,8 +26,16 @@ from benchmark.errors import UsageError
 from benchmark.files import atomic_write
 from benchmark.protocol import NAME, Spec
 
-Triplet = tuple[int, int, int]
+Place = Annotated[int, Field(ge=0, lt=100_000)]
+Triplet = tuple[Place, Place, Annotated[int, Field(gt=0, le=1_000_000_000)]]
 """(true class, predicted row, images): most of a 200-class matrix is zero."""
+
+
+MAX_CLASSES = 5_000
+"""More than any protocol has; a record that claims more would only fill the memory."""
+MAX_BYTES = 100_000_000
+PLAIN_WORD = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|y|n)$)[A-Za-z][A-Za-z0-9_]*")
+"""Text that a shell and YAML take as it is."""
 
 
 class Question(Spec):
@@ -51,6 +61,17 @@ class Question(Spec):
         if self.data is None:
             values.pop("data", None)
         return values
+
+    @model_validator(mode="after")
+    def _protocol_is_named(self) -> "Question":
+        name, classes = self.protocol.get("name"), self.protocol.get("classes")
+        if not isinstance(name, str) or not re.fullmatch(NAME, name) or not isinstance(classes, list):
+            raise ValueError("protocol: it needs a name and classes")
+        return self
+
+    @property
+    def session_count(self) -> int:
+        return len(self.protocol["classes"])
 
     @property
     def key(self) -> str:
@@ -159,13 +180,12 @@ class RunRecord(Spec):
         total = 0
         for session in self.sessions:
             total += len(session.classes)
-            if any(
-                not (0 <= i < total and 0 <= j < total and n > 0) for i, j, n in session.counts + session.train_counts
-            ):
+            places = np.array(session.counts + session.train_counts, dtype=np.int64).reshape(-1, 3)[:, :2]
+            if total > MAX_CLASSES or places.max(initial=0) >= total:
                 raise ValueError("counts do not fit the number of classes")
             if any(sorted(a) != list(range(len(a))) or len(a) != len(session.classes) for a in session.assignments()):
                 raise ValueError("an assignment is not one to one")
-        if self.status == "done" and len(self.sessions) != len(self.question.protocol["classes"]):
+        if self.status == "done" and len(self.sessions) != self.question.session_count:
             raise ValueError("sessions are missing")
         return self
 
@@ -173,14 +193,17 @@ class RunRecord(Spec):
     def command(self) -> str:
         """What to type for the same run (an own method's or protocol's file goes by its name here)."""
         options = {"backbone": "--backbone", "views": "--views", "weights": "--weights"}
+        quote = shlex.quote  # a record may come from anybody, and people will paste this
         data = {"reduced", "data"} & self.changed.keys()  # which images, nobody can type: say where they are
-        words = ["bench run --method", self.question.method, "--protocol", self.question.protocol["name"]]
-        words += [f"--seed {self.question.seed} --budget {self.budget_name}"]
+        words = ["bench run --method", quote(self.question.method), "--protocol", quote(self.question.protocol["name"])]
+        words += [f"--seed {self.question.seed} --budget {quote(self.budget_name)}"]
         words += ["--data-dir DIR"] if data else []
         for key, value in sorted(self.changed.items()):
             if key in data:
                 continue
-            words.append(f"{options[key]} {value}" if key in options else f"--set {key}={json.dumps(value)}")
+            bare = isinstance(value, str) and PLAIN_WORD.fullmatch(value)
+            text = value if bare else json.dumps(value)
+            words.append(f"{options[key]} {quote(str(value))}" if key in options else f"--set {quote(f'{key}={text}')}")
         return " ".join(words)
 
     @property
@@ -264,21 +287,26 @@ def sparse(counts: scoring.Counts) -> tuple[Triplet, ...]:
 
 def dense(triplets: tuple[Triplet, ...], rows: int, columns: int) -> scoring.Counts:
     counts = np.zeros((rows, columns), dtype=np.int64)
-    for i, j, n in triplets:
-        counts[i, j] = n
+    i, j, n = np.array(triplets, dtype=np.int64).reshape(-1, 3).T
+    counts[i, j] = n
     return counts
 
 
 def read_record(path: Path) -> RunRecord:
     """A record from its file; a foreign or broken one is refused with its reason."""
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(f"{path} is not a run record: it is too large")
         record = RunRecord.model_validate_json(path.read_bytes())
+        matches = record.key == record.question.key
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "file"
         raise UsageError(f"{path} is not a run record: {where}: {first['msg']}") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    if record.key != record.question.key:
+    except ValueError as error:  # a number that JSON does not have
+        raise UsageError(f"{path} is not a run record: {error}") from None
+    if not matches:
         raise UsageError(f"{path} is not a run record: its key does not match its question")
     return record

@@ -1,12 +1,18 @@
-"""From records to data frames: one row a run, then one row a cell."""
+"""Data frames of the report: one row a run, then one row a cell, then one row a comparison. Pure functions."""
 
+import json
+import random
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import combinations, product
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from benchmark.errors import UsageError
-from benchmark.record import RunRecord, read_record
+from benchmark.record import group_name
+from benchmark.report.paper import Paper
+from benchmark.report.runs import Run
 
 
 @dataclass(frozen=True)
@@ -15,50 +21,55 @@ class Metric:
 
     name: str
     title: str
+    short: str
     higher_is_better: bool
 
 
 METRICS = (
-    Metric("average_accuracy", "Average accuracy", True),
-    Metric("average_forgetting", "Average forgetting (AvF)", False),
-    Metric("average_discovery", "Average discovery (AvD)", True),
+    Metric("average_accuracy", "Average accuracy", "accuracy", True),
+    Metric("average_forgetting", "Average forgetting (AvF)", "AvF", False),
+    Metric("average_discovery", "Average discovery (AvD)", "AvD", True),
 )
 
-CELL = ["group", "protocol", "method"]
+FLOOR = "kmeans"
+REFERENCE = group_name("paper", {})
+"""Group of the runs that may be compared with the paper."""
+CELL = ["environment", "variant", "protocol", "method"]
+DECIMALS = 2
+"""Of all printed figures; ranks are given by what is printed."""
+RESAMPLES, EXACT = 10_000, 6
+"""Bootstrap samples; with so few seeds or fewer, all possible samples are taken instead."""
 
 
-def read_all(results: Path) -> tuple[list[RunRecord], list[str]]:
-    """All records below a folder in a fixed order, and a sentence for each file that is none."""
-    records, refused = [], []
-    for path in sorted((results / "runs").glob("*/*/*.json")):
-        try:
-            records.append(read_record(path))
-        except UsageError as error:
-            refused.append(str(error))
-    return records, refused
+def variant_text(changed: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={json.dumps(value)}" for key, value in sorted(changed.items()))
 
 
-def long_frame(records: list[RunRecord]) -> pd.DataFrame:
+def run_frame(runs: Iterable[Run]) -> pd.DataFrame:
     """One row a run that has ended; a diverged run has no figures."""
     rows = []
-    for record in records:
-        if record.status == "partial":
+    for run in runs:
+        if run.status == "partial":
             continue
-        metrics = record.metrics() if record.status == "done" else None
+        metrics = run.metrics if run.status == "done" else None
         rows.append(
             {
-                "group": record.group,
-                "protocol": record.question.protocol["name"],
-                "method": record.question.method,
-                "setting": record.setting,
-                "seed": record.question.seed,
-                "stored": record.stored_per_class,
+                "environment": run.environment,
+                "variant": variant_text(run.variant),
+                "protocol": run.protocol,
+                "method": run.method,
+                "group": run.group,
+                "reference": run.reference,
+                "setting": run.setting,
+                "seed": run.seed,
+                "stored": run.stored,
+                "commit": run.commit,
+                "dirty": run.dirty,
                 **{m.name: getattr(metrics, m.name) if metrics else None for m in METRICS},
             }
         )
-    columns = [*CELL, "setting", "seed", "stored", *(m.name for m in METRICS)]
-    frame = pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS})
-    return told_apart(frame)
+    columns = [*CELL, "group", "reference", "setting", "seed", "stored", "commit", "dirty", *(m.name for m in METRICS)]
+    return told_apart(pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS}))
 
 
 def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
@@ -69,25 +80,134 @@ def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def stored_range(stored: pd.Series) -> str:
+def stored_range(stored: "pd.Series[str]") -> str:
     """What all runs store of a class, or the least and the most: a class of few images has few exemplars."""
     texts = sorted(set(stored) - {""}, key=lambda text: float(text.split()[0]) if text[0].isdigit() else 0.0)
     return f"{texts[0].split()[0]} to {texts[-1]}" if len(texts) > 1 else "".join(texts)
 
 
-def cells(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Mean, sample deviation and number of runs of every (group, protocol, method); diverged runs are counted apart."""
-    grouped = frame.groupby(CELL, sort=True)
-    table = pd.DataFrame(
-        {
-            "mean": grouped[metric].mean(),
-            "deviation": grouped[metric].std(ddof=1),
-            "runs": grouped["seed"].count(),
-            "diverged": grouped[metric].apply(lambda values: int(values.isna().sum())),
-            "stored": grouped["stored"].apply(stored_range),
-        }
-    ).reset_index()
-    # reference runs first: their group has the shortest name
-    order = sorted(table["group"].unique(), key=lambda group: (len(group), group))
-    table["group"] = pd.Categorical(table["group"], order, ordered=True)
-    return table.sort_values(CELL, ignore_index=True).astype({"group": str})
+def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """One row a metric of a (environment, variant, protocol, method): what all its seeds say, and what the paper says.
+
+    Mean and sample deviation are of the runs that did not diverge; those that did are counted.
+    """
+    rows = []
+    for keys, runs in frame.groupby(CELL, sort=True):
+        named: dict[str, Any] = dict(zip(CELL, keys, strict=True))
+        first = runs.iloc[0]
+        for metric in METRICS:
+            values = runs[metric.name].dropna()
+            published = None
+            if first["reference"] and not named["variant"]:
+                published = paper.figure(metric.name, named["method"], named["protocol"])
+            mean = float(values.mean()) if len(values) else None
+            deviation = float(values.std(ddof=1)) if len(values) > 1 else None
+            rows.append(
+                {
+                    **named,
+                    "group": first["group"],
+                    "metric": metric.name,
+                    "mean": mean,
+                    "deviation": deviation,
+                    "runs": len(runs),
+                    "diverged": int(runs[METRICS[0].name].isna().sum()),
+                    "seeds": " ".join(map(str, sorted(runs["seed"]))),
+                    "stored": stored_range(runs["stored"]),
+                    "commits": int(runs["commit"].nunique()),
+                    "dirty": bool(runs["dirty"].any()),
+                    "paper": published,
+                    "difference": None if mean is None or published is None else mean - published,
+                    "status": status(mean, deviation, published, diverged=bool(runs[METRICS[0].name].isna().any())),
+                }
+            )
+    columns = [*CELL, "group", "metric", "mean", "deviation", "runs", "diverged", "seeds", "stored", "commits", "dirty"]
+    table = pd.DataFrame([*rows, *not_run(rows, paper)], columns=[*columns, "paper", "difference", "status"])
+    table = table.astype({"mean": float, "deviation": float, "paper": float, "difference": float})
+    return ranked(table)
+
+
+def not_run(rows: list[dict[str, Any]], paper: Paper) -> list[dict[str, Any]]:
+    """A row for every published figure that no reference run meets."""
+    there = {(row["metric"], row["method"], row["protocol"]) for row in rows if row["group"] == REFERENCE}
+    return [
+        {"environment": REFERENCE, "variant": "", "protocol": protocol, "method": method, "group": REFERENCE}
+        | {"metric": metric, "runs": 0, "diverged": 0, "seeds": "", "stored": "", "commits": 0, "dirty": False}
+        | {"paper": figure, "status": "not run"}
+        for metric, published in paper.metrics.items()
+        for method, figures in published.rows.items()
+        for protocol, figure in figures.items()
+        if paper.methods[method].target and (metric, method, protocol) not in there
+    ]
+
+
+def status(mean: float | None, deviation: float | None, published: float | None, *, diverged: bool) -> str:
+    """How a cell stands to the paper: within max(1 point, 2 deviations) it is reproduced, within twice that close."""
+    if published is None:
+        return ""
+    if diverged or mean is None:
+        return "off"
+    near = max(1.0, 2 * (deviation or 0.0))
+    distance = round(abs(mean - published), 9)
+    return "reproduced" if distance <= near else "close" if distance <= 2 * near else "off"
+
+
+def ranked(cells: pd.DataFrame) -> pd.DataFrame:
+    """Add `rank`: 1 and 2 for the best and second best method of a protocol, among those that never diverged.
+
+    Only methods as they are compete; equal printed figures share a rank, and nobody is best alone.
+    """
+    ranks = pd.Series(0, index=cells.index, dtype=int)
+    competing = cells[(cells["variant"] == "") & (cells["diverged"] == 0) & cells["mean"].notna()]
+    ascending = {metric.name: not metric.higher_is_better for metric in METRICS}
+    for (_, _, metric), group in competing.groupby(["environment", "protocol", "metric"]):
+        if len(group) > 1:
+            order = group["mean"].round(DECIMALS).rank(method="dense", ascending=ascending[str(metric)])
+            ranks.loc[group.index] = order.where(order <= 2, 0).astype(int)
+    return cells.assign(rank=ranks)
+
+
+def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
+    """Paired differences by seed: every two methods of a protocol, and every variant with its method as it is."""
+    rows: list[dict[str, Any]] = []
+    for (environment, protocol), runs in frame.groupby(["environment", "protocol"], sort=True):
+        here: dict[str, Any] = {"environment": environment, "protocol": protocol}
+        parts: dict[tuple[Any, Any], pd.DataFrame] = dict(iter(runs.groupby(["method", "variant"], sort=True)))
+        plain = [method for method, variant in parts if not variant]
+        for first, second in combinations(plain, 2):
+            named = {**here, "variant": "", "first": first, "second": second}
+            rows += [named | row for row in paired(parts[first, ""], parts[second, ""])]
+        for (method, variant), changed in parts.items():
+            if variant and method in plain:
+                named = {**here, "variant": variant, "first": method, "second": method}
+                rows += [named | row for row in paired(changed, parts[method, ""])]
+    columns = ["environment", "protocol", "variant", "first", "second", "metric", "mean", "low", "high", "seeds"]
+    return pd.DataFrame(rows, columns=columns).astype({"mean": float, "low": float, "high": float})
+
+
+def paired(first: pd.DataFrame, second: pd.DataFrame) -> list[dict[str, Any]]:
+    """First less second, by seed, with a bootstrap interval, a row a metric; nothing where they share no seed."""
+    both = first.merge(second, on="seed", suffixes=("", "_second")).sort_values("seed")
+    rows = []
+    for metric in METRICS:
+        difference = (both[metric.name] - both[f"{metric.name}_second"]).dropna().tolist()
+        if difference:
+            low, high = bootstrap(difference) if len(difference) > 1 else (None, None)
+            mean = float(np.mean(difference))
+            rows.append({"metric": metric.name, "mean": mean, "low": low, "high": high, "seeds": len(difference)})
+    return rows
+
+
+def bootstrap(values: list[float]) -> tuple[float, float]:
+    """The middle 95 % of the means of samples drawn with replacement: all of them if they are few, else many by chance.
+
+    Chance comes from Python's own generator, whose numbers are the same in every version.
+    """
+    count = len(values)
+    if count <= EXACT:
+        chosen = np.array([*product(range(count), repeat=count)])
+    else:
+        draw = random.Random(0)  # noqa: S311 - not for secrets
+        chosen = np.array([[int(draw.random() * count) for _ in range(count)] for _ in range(RESAMPLES)])
+    means = np.asarray(values)[chosen].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5], method="inverted_cdf")
+    return float(low), float(high)

@@ -1,79 +1,413 @@
-"""Data frames as text: Markdown, CSV and LaTeX. Rounding happens here and nowhere else."""
+"""Tables of the report, and the four ways to write one: for a terminal, Markdown, CSV and LaTeX.
+
+Rounding happens here and nowhere else.
+"""
 
 import re
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from tabulate import tabulate
 
-from benchmark.report.frames import Metric
+from benchmark.protocol import load_datasets, load_protocol, protocol_names
+from benchmark.report.frames import DECIMALS, FLOOR, METRICS, REFERENCE, Metric, status, variant_text
+from benchmark.report.paper import Paper, Variants
 
 LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$"}
+LATEX |= {"†": r"\dag{}", "§": r"\S{}", "¶": r"\P{}", "−": "$-$", "<": "$<$", ">": "$>$", '"': "''", "|": r"\textbar{}"}
+CSV_DECIMALS = 4
+DIRTY, MIXED = "§", "¶"
+LEGEND = (
+    "Each cell: mean ± sample deviation (runs), in percent; best and second best of a column are marked. `div (k/n)`: "
+    f"k of n runs diverged. {DIRTY}: made by code with uncommitted changes. {MIXED}: by several commits."
+)
 
 
-def cell_text(row: pd.Series) -> str:
-    """`mean ± deviation (n)`, or how many runs diverged."""
+Line = dict[Hashable, Any]
+"""A row of a frame."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text, and 1 or 2 if it is the best or second best of its column."""
+
+    text: str
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Section:
+    """A grid under its own heading."""
+
+    heading: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Some sections for people, and one frame with a line a cell for machines."""
+
+    name: str
+    title: str
+    note: str
+    sections: list[Section]
+    frame: pd.DataFrame
+
+
+def number(value: float) -> str:
+    text = f"{value:.{DECIMALS}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def signed(value: float) -> str:
+    return ("+" if round(value, DECIMALS) > 0 else "") + number(value)
+
+
+def cell_text(row: Line) -> str:
+    """`mean ± deviation (n)`, or how many runs diverged; blank where nothing ran."""
+    if not row["runs"]:
+        return ""
+    marks = (DIRTY if row["dirty"] else "") + (MIXED if row["commits"] > 1 else "")
     if row["diverged"]:
-        return f"div ({row['diverged']}/{row['runs']})"
-    if pd.isna(row["deviation"]):
-        return f"{row['mean']:.2f} (n=1)"
-    return f"{row['mean']:.2f} ± {row['deviation']:.2f} (n={row['runs']})"
+        return f"div ({row['diverged']}/{row['runs']}){marks}"
+    if pd.isna(row["mean"]):
+        return ""
+    spread = "" if pd.isna(row["deviation"]) else f" ± {number(row['deviation'])}"
+    return f"{number(row['mean'])}{spread} ({row['runs']}){marks}"
 
 
-def grid(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """A group's cells as methods x protocols; blank where nothing ran."""
-    texts = {(row["method"], row["protocol"]): cell_text(row) for _, row in table.iterrows()}
-    protocols = sorted(table["protocol"].unique())
-    kept = table[table["stored"] != ""].groupby("method")["stored"].unique()
-    stored = {method: " / ".join(kept.get(method, [])) for method in table["method"]}
-    rows = [
-        [method, *(texts.get((method, protocol), "") for protocol in protocols), stored[method]]
-        for method in sorted(stored)
-    ]
-    return ["method", *protocols, "stored per class"], rows
+class Names:
+    """How methods are called and ordered in tables: as in the paper, then the floor, then all others."""
+
+    def __init__(self, paper: Paper) -> None:
+        self.paper = paper
+
+    def label(self, method: str) -> str:
+        if method in self.paper.methods:
+            return self.paper.methods[method].label
+        return "k-means (floor)" if method == FLOOR else method
+
+    def ordered(self, methods: Iterable[str]) -> list[str]:
+        first = [*self.paper.methods, FLOOR]
+        return sorted(set(methods), key=lambda name: (first.index(name) if name in first else len(first), name))
 
 
-def groups(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(name, table[table["group"] == name]) for name in dict.fromkeys(table["group"])]
+def environments(cells: pd.DataFrame) -> list[str]:
+    """The reference first, then by length of what was changed."""
+    return sorted(cells["environment"].unique(), key=lambda name: (name != REFERENCE, len(name), name))
+
+
+def heading(environment: str) -> str:
+    return (
+        f"Reference runs ({REFERENCE})" if environment == REFERENCE else f"Not comparable with the paper: {environment}"
+    )
 
 
 def arrow(metric: Metric) -> str:
     return "higher is better" if metric.higher_is_better else "lower is better"
 
 
-def to_markdown(table: pd.DataFrame, metric: Metric) -> str:
-    """A section for each group."""
-    parts = [f"## {metric.title}, in %, {arrow(metric)}\n"]
-    for name, part in groups(table):
-        headers, rows = grid(part)
-        safe = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-        parts.append(f"### {name}\n\n{tabulate(safe, headers=headers, tablefmt='pipe', disable_numparse=True)}\n")
+def lookup(cells: pd.DataFrame, *keys: str) -> dict[tuple[str, ...], Line]:
+    return {tuple(row[key] for key in keys): row for row in cells.to_dict("records")}
+
+
+def metric_section(
+    cells: pd.DataFrame, environment: str, metric: Metric, protocols: list[str], names: Names, *, stored: bool
+) -> Section | None:
+    """Methods x protocols of one environment; beside reference runs stands what the paper prints."""
+    paper, reference = names.paper, environment == REFERENCE
+    here = cells[
+        (cells["environment"] == environment)
+        & (cells["variant"] == "")
+        & (cells["metric"] == metric.name)
+        & cells["protocol"].isin(protocols)
+    ]
+    ran = here[here["runs"] > 0]
+    columns = protocols if reference else [name for name in protocols if name in set(ran["protocol"])]
+    if not columns:
+        return None
+    found = lookup(here, "method", "protocol")
+    published = paper.metrics[metric.name].rows if reference else {}
+    floor = [FLOOR]  # has its row even where it did not run: a table without a floor says less than it seems to
+    rows = []
+    for method in names.ordered([*ran["method"], *published, *floor]):
+        own = [found.get((method, protocol)) for protocol in columns]
+        kept = sorted({str(row["stored"]) for row in own if row is not None and row["stored"]})
+        lead = [Cell(names.label(method)), *([Cell(" / ".join(kept))] if stored else [])]
+        target = method not in paper.methods or paper.methods[method].target
+        if target:
+            cell = [Cell("") if row is None else Cell(cell_text(row), int(row["rank"])) for row in own]
+            rows.append([*lead, *([Cell("ours")] if reference else []), *cell])
+        if method in published:
+            printed = [published[method].get(protocol) for protocol in columns]
+            exemplars = paper.methods[method].exemplars
+            said = [Cell(f"{exemplars} images" if exemplars else "nothing")] if stored else []
+            texts = [Cell("" if figure is None else number(figure)) for figure in printed]
+            rows.append([Cell("" if target else names.label(method)), *said, Cell("paper"), *texts])
+            if any(row is not None and row["status"] not in ("", "not run") for row in own):
+                rows.append([Cell(""), *([Cell("")] if stored else []), Cell("difference"), *map(difference_cell, own)])
+    header = ["method", *(["stored per class"] if stored else []), *(["figure"] if reference else []), *columns]
+    return Section(f"{metric.title}, {arrow(metric)}. {heading(environment)}", header, rows)
+
+
+def difference_cell(row: Line | None) -> Cell:
+    if row is None or row["status"] in ("", "not run"):
+        return Cell("")
+    return Cell(row["status"] if pd.isna(row["difference"]) else f"{signed(row['difference'])} {row['status']}")
+
+
+def metric_table(
+    cells: pd.DataFrame, name: str, title: str, metrics: tuple[Metric, ...], protocols: list[str], names: Names
+) -> Table:
+    """One of the paper's comparisons of methods."""
+    stored = len(metrics) == 1
+    sections = [
+        metric_section(cells, environment, metric, protocols, names, stored=stored)
+        for environment in environments(cells)
+        for metric in metrics
+    ]
+    chosen = cells[
+        (cells["variant"] == "")
+        & cells["metric"].isin([metric.name for metric in metrics])
+        & cells["protocol"].isin(protocols)
+    ]
+    note = LEGEND + "\n" + reproduction(chosen)
+    return Table(name, title, note, [section for section in sections if section is not None], chosen)
+
+
+def reproduction(cells: pd.DataFrame) -> str:
+    """How many of the paper's figures are met."""
+    counted = cells["status"].value_counts()
+    parts = [f"{counted.get(kind, 0)} {kind}" for kind in ("reproduced", "close", "off", "not run")]
+    rule = "reproduced: within max(1 point, 2 deviations); close: within twice that"
+    return f"Of the paper's figures: {', '.join(parts)} ({rule})."
+
+
+def variant_table(cells: pd.DataFrame, name: str, title: str, wanted: Variants, names: Names) -> Table:
+    """One of the paper's tables in which a method is changed: average accuracy, a row a variant."""
+    metric = METRICS[0]
+    texts = [variant_text(row.changed) for row in wanted.rows]
+    own = cells[(cells["method"] == wanted.method) & (cells["metric"] == metric.name) & cells["variant"].isin(texts)]
+    sections, lines = [], []
+    for environment in environments(cells):
+        reference = environment == REFERENCE
+        here = own[(own["environment"] == environment) & (own["runs"] > 0)]
+        changed = {*here[here["variant"] != ""]["protocol"]}
+        printed = [*dict.fromkeys(protocol for row in wanted.rows for protocol in row.figures)] if reference else []
+        columns = [*printed, *sorted(changed - {*printed})]
+        if not columns:
+            continue
+        found = lookup(here, "variant", "protocol")
+        rows = []
+        for variant, text in zip(wanted.rows, texts, strict=True):
+            cell = [found.get((text, protocol)) for protocol in columns]
+            figures = [variant.figures.get(protocol) if reference else None for protocol in columns]
+            judged = [judge(row, figure) for row, figure in zip(cell, figures, strict=True)]
+            ours = [Cell("" if row is None else cell_text(row)) for row in cell]
+            rows.append([Cell(variant.label), *([Cell("ours")] if reference else []), *ours])
+            if reference:
+                rows.append([Cell(""), Cell("paper"), *(Cell("" if f is None else number(f)) for f in figures)])
+                if any(kind not in ("", "not run") for _, kind in judged):
+                    told = [Cell("" if d is None else f"{signed(d)} {kind}") for d, kind in judged]
+                    rows.append([Cell(""), Cell("difference"), *told])
+            for protocol, row, figure, (difference, kind) in zip(columns, cell, figures, judged, strict=True):
+                line = {"environment": environment, "protocol": protocol, "row": variant.label, "changed": text}
+                values = ("mean", "deviation", "runs", "diverged", "seeds", "commits", "dirty")
+                blank = {"runs": 0, "diverged": 0, "seeds": "", "commits": 0, "dirty": False}
+                line |= {key: blank.get(key) if row is None else row[key] for key in values}
+                lines.append({**line, "paper": figure, "difference": difference, "status": kind})
+        header = [names.label(wanted.method), *(["figure"] if reference else []), *columns]
+        sections.append(Section(f"{metric.title}, {arrow(metric)}. {heading(environment)}", header, rows))
+    frame = pd.DataFrame(lines).astype({"mean": float, "deviation": float, "paper": float, "difference": float})
+    return Table(name, title, LEGEND + "\n" + reproduction(frame), sections, frame)
+
+
+def judge(row: Line | None, figure: float | None) -> tuple[float | None, str]:
+    """Difference and status of a cell beside a published figure."""
+    if figure is None:
+        return None, ""
+    if row is None or not row["runs"]:
+        return None, "not run"
+    mean: float | None = None if pd.isna(row["mean"]) else float(row["mean"])
+    deviation: float | None = None if pd.isna(row["deviation"]) else float(row["deviation"])
+    kind = status(mean, deviation, figure, diverged=bool(row["diverged"]))
+    return (None if mean is None else mean - figure), kind
+
+
+def protocol_table(cells: pd.DataFrame, names: Names) -> Table:
+    """What the protocols are."""
+    lines = []
+    counted = cells[cells["metric"] == METRICS[0].name].groupby("protocol")["runs"].sum()
+    datasets = load_datasets()
+    known = [*names.paper.protocols, *(name for name in protocol_names() if name not in names.paper.protocols)]
+    for protocol in map(load_protocol, known):
+        sizes = [len(classes) for classes in protocol.classes]
+        lines.append(
+            {
+                "protocol": protocol.name,
+                "dataset": datasets[protocol.dataset].title,
+                "classes": sum(sizes),
+                "T": len(sizes) - 1,
+                "base classes": sizes[0],
+                "novel a session": "/".join(dict.fromkeys(map(str, sizes[1:]))),
+                "in the paper": "yes" if protocol.name in names.paper.protocols else "no",
+                "runs": int(counted.get(protocol.name, 0)),
+            }
+        )
+    frame = pd.DataFrame(lines)
+    rows = [[Cell(str(value)) for value in row] for row in frame.itertuples(index=False)]
+    return Table("protocols", "Protocols", "", [Section("All protocols of the suite", [*frame.columns], rows)], frame)
+
+
+def own_table(cells: pd.DataFrame, names: Names) -> Table:
+    """Protocols that the paper does not have: a section each."""
+    chosen = cells[(cells["variant"] == "") & ~cells["protocol"].isin(names.paper.protocols)]
+    sections = []
+    for environment in environments(chosen):
+        here = chosen[chosen["environment"] == environment]
+        for protocol in sorted(here["protocol"].unique()):
+            found = lookup(here[here["protocol"] == protocol], "method", "metric")
+            rows = []
+            for method in names.ordered([*(method for method, _ in found), FLOOR]):
+                cells_here = [found.get((method, metric.name)) for metric in METRICS]
+                kept = next((str(row["stored"]) for row in cells_here if row is not None), "")
+                own = [Cell("") if row is None else Cell(cell_text(row), int(row["rank"])) for row in cells_here]
+                rows.append([Cell(names.label(method)), Cell(kept), *own])
+            columns = ["method", "stored per class", *(f"{m.title}" for m in METRICS)]
+            sections.append(Section(f"{protocol}, {environment}", columns, rows))
+    return Table("own", "Protocols beside the paper's", LEGEND, sections, chosen)
+
+
+def changed_table(cells: pd.DataFrame, names: Names) -> Table:
+    """Runs with changed parameters: a section for each environment and protocol."""
+    chosen = cells[cells["variant"] != ""]
+    sections = []
+    for environment in environments(chosen):
+        here = chosen[chosen["environment"] == environment]
+        for protocol in sorted(here["protocol"].unique()):
+            found = lookup(here[here["protocol"] == protocol], "method", "variant", "metric")
+            rows = []
+            for method in names.ordered(method for method, _, _ in found):
+                for variant in dict.fromkeys(v for m, v, _ in found if m == method):
+                    own = [cell_text(found[method, variant, metric.name]) for metric in METRICS]
+                    rows.append([Cell(names.label(method)), Cell(variant), *map(Cell, own)])
+            columns = ["method", "changed", *(m.title for m in METRICS)]
+            sections.append(Section(f"{protocol}, {environment}", columns, rows))
+    note = "Each row is a group of its own: nothing here is compared with the paper or ranked. " + LEGEND
+    return Table("changed", "Changed parameters", note, sections, chosen)
+
+
+def comparison_table(pairs: pd.DataFrame, names: Names) -> Table:
+    """Paired differences: a section for each environment and protocol."""
+    sections = []
+    for environment in environments(pairs):
+        here = pairs[pairs["environment"] == environment]
+        for protocol in sorted(here["protocol"].unique()):
+            found = lookup(here[here["protocol"] == protocol], "first", "second", "variant", "metric")
+            rows = []
+            for first, second, variant in dict.fromkeys(key[:3] for key in found):
+                label = f"{names.label(first)} with {variant} − as it is" if variant else ""
+                label = label or f"{names.label(first)} − {names.label(second)}"
+                own = [found.get((first, second, variant, metric.name)) for metric in METRICS]
+                rows.append([Cell(label), *(Cell("" if row is None else interval_text(row)) for row in own)])
+            sections.append(Section(f"{protocol}, {environment}", ["difference", *(m.title for m in METRICS)], rows))
+    note = (
+        "First less second by seed: mean [95 % bootstrap interval over seeds] (seeds). With a handful of seeds such an "
+        "interval is too narrow; with one there is none."
+    )
+    return Table("comparisons", "Paired differences", note, sections, pairs)
+
+
+def interval_text(row: Line) -> str:
+    if pd.isna(row["low"]):
+        return f"{signed(row['mean'])} ({row['seeds']})"
+    return f"{signed(row['mean'])} [{signed(row['low'])}, {signed(row['high'])}] ({row['seeds']})"
+
+
+def build_tables(cells: pd.DataFrame, pairs: pd.DataFrame, paper: Paper) -> list[Table]:
+    """All of them, those of the paper first and in its order."""
+    names = Names(paper)
+    cifar = [name for name in paper.protocols if name.startswith("cifar")]
+    tiny = [name for name in paper.protocols if name.startswith("tiny")]
+    accuracy, *rest = METRICS
+    return [
+        protocol_table(cells, names),
+        metric_table(cells, "accuracy", "Average accuracy", (accuracy,), paper.protocols, names),
+        metric_table(cells, "cifar", "Forgetting and discovery on CIFAR", (*rest,), cifar, names),
+        metric_table(cells, "tiny", "Forgetting and discovery on Tiny-ImageNet", (*rest,), tiny, names),
+        variant_table(cells, "ablation", "Ablation of FEA", paper.variants["ablation"], names),
+        variant_table(cells, "omega", "Weight of BAP (omega)", paper.variants["omega"], names),
+        own_table(cells, names),
+        changed_table(cells, names),
+        comparison_table(pairs, names),
+    ]
+
+
+def to_text(table: Table) -> str:
+    """For a terminal: `*` marks the best, `'` the second best."""
+    parts = [f"{table.title}\n{'=' * len(table.title)}\n"]
+    for section in table.sections:
+        rows = [[cell.text + ("", "*", "'")[cell.rank] for cell in row] for row in section.rows]
+        grid = tabulate(rows, headers=section.columns, tablefmt="simple", disable_numparse=True)
+        parts.append(f"{section.heading}\n\n{grid}\n")
     return "\n".join(parts)
 
 
-def to_csv(table: pd.DataFrame) -> str:
-    """One line a cell, unrounded. A text that a spreadsheet would take for a formula is quoted with an apostrophe."""
-    safe = table.copy()
-    for column in ("group", "protocol", "method", "stored"):
-        safe[column] = safe[column].map(lambda text: f"'{text}" if re.match(r"[=+\-@\t\r]", text) else text)
-    return safe.to_csv(index=False, lineterminator="\n")
+def to_markdown(table: Table) -> str:
+    """Best in bold, second best underlined."""
+    parts = [f"# {table.title}\n", *([f"{table.note}\n"] if table.note else [])]
+    for section in table.sections:
+        rows = [[styled(cell, markdown, "**{}**", "<u>{}</u>") for cell in row] for row in section.rows]
+        headers = [*map(markdown, section.columns)]
+        grid = tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True)
+        parts.append(f"## {markdown(section.heading)}\n\n{grid}\n")
+    return "\n".join(parts)
+
+
+def styled(cell: Cell, escape: Callable[[str], str], best: str, second: str) -> str:
+    return ("{}", best, second)[cell.rank].format(escape(cell.text))
+
+
+def markdown(text: str) -> str:
+    """Text of a record as text: no markup, no cell borders, no HTML."""
+    for letter, safe in {"&": "&amp;", "<": "&lt;", ">": "&gt;"}.items():
+        text = text.replace(letter, safe)
+    return re.sub(r"([\\|`*_\[\]])", r"\\\1", text)
+
+
+def to_csv(table: Table) -> str:
+    """One line a cell. A text that a spreadsheet would take for a formula is quoted with an apostrophe."""
+    safe = table.frame.copy()
+    for column in safe.select_dtypes(["object", "string"]).columns:
+        safe[column] = safe[column].map(lambda text: guarded(text) if isinstance(text, str) else text)
+    return safe.round(CSV_DECIMALS).to_csv(index=False, lineterminator="\n")
+
+
+def guarded(text: str) -> str:
+    return f"'{text}" if re.match(r"\s*[=+\-@\t\r]", text) else text
 
 
 def escape(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
-def to_latex(table: pd.DataFrame, metric: Metric) -> str:
-    """A booktabs table for each group."""
+def to_latex(table: Table) -> str:
+    """A table for each section; needs the package booktabs and nothing else."""
     parts = []
-    for name, part in groups(table):
-        headers, rows = grid(part)
-        body = [" & ".join(map(escape, row)) + r" \\" for row in rows]
+    for section in table.sections:
+        body = [
+            " & ".join(styled(cell, escape, r"\textbf{{{}}}", r"\underline{{{}}}") for cell in row) + r" \\"
+            for row in section.rows
+        ]
         parts += [
-            rf"\begin{{table}}\centering\caption{{{escape(metric.title)} in \% ({arrow(metric)}), {escape(name)}.}}",
-            rf"\begin{{tabular}}{{l{'c' * (len(headers) - 2)}l}}",
+            rf"\begin{{table}}\centering\scriptsize\caption{{{escape(table.title)}. {escape(section.heading)}.}}",
+            rf"\begin{{tabular}}{{l{'c' * (len(section.columns) - 1)}}}",
             r"\toprule",
-            " & ".join(map(escape, headers)) + r" \\",
+            " & ".join(map(escape, section.columns)) + r" \\",
             r"\midrule",
             *body,
             r"\bottomrule",

@@ -1,0 +1,110 @@
+"""results/index.html: one file that holds everything, tables and curves drawn by the page from numbers in it."""
+
+import base64
+import json
+import math
+import re
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+import pandas as pd
+
+from benchmark.report.figures import Picture
+from benchmark.report.frames import METRICS
+from benchmark.report.runs import Run
+from benchmark.report.tables import DIRTY, MIXED, Names, reproduction
+
+DECIMALS = 3
+PICTURE = re.compile(r'src="data:image/[^"]*"')
+
+
+def plain(value: Any) -> Any:
+    """Numbers as the page needs them: rounded, and null where there is none."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, DECIMALS)
+    return value
+
+
+def cell_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    """One row a (group, protocol, method), its metrics inside."""
+    rows = []
+    for (group, protocol, method), part in cells.groupby(["group", "protocol", "method"], sort=False):
+        first = part.iloc[0]
+        inner = ("mean", "deviation", "paper", "status", "rank")
+        metrics = {row["metric"]: {key: plain(row[key]) for key in inner} for row in part.to_dict("records")}
+        absent = {"mean": None, "deviation": None, "paper": None, "status": "", "rank": 0}
+        marks = (DIRTY if first["dirty"] else "") + (MIXED if first["commits"] > 1 else "")
+        rows.append(
+            {"group": group, "protocol": protocol, "method": method, "marks": marks, "stored": first["stored"]}
+            | {"runs": int(first["runs"]), "diverged": int(first["diverged"])}
+            | {metric.name: metrics.get(metric.name, absent) for metric in METRICS}
+        )
+    return rows
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    metrics = run.metrics
+    names = ("name", "file", "protocol", "method", "seed", "status", "reason", "group", "command", "stored")
+    return {key: getattr(run, key) for key in names} | {
+        "metrics": {m.name: plain(getattr(metrics, m.name)) if metrics else None for m in METRICS},
+        "accuracy": [[*map(plain, row)] for row in metrics.accuracy] if metrics else [],
+        "overall": [*map(plain, metrics.overall)] if metrics else [],
+        "sizes": run.sizes,
+        "curves": run.curves,
+        "optimiser_steps": run.optimiser_steps,
+        "provenance": run.provenance,
+    }
+
+
+def page_data(cells: pd.DataFrame, runs: list[Run], names: Names) -> dict[str, Any]:
+    """All that the page's script gets to see."""
+    methods = names.ordered([*cells["method"], *(run.method for run in runs)])
+    return {
+        "metrics": [{"name": metric.name, "title": metric.title} for metric in METRICS],
+        "labels": {method: names.label(method) for method in methods},
+        "cells": cell_rows(cells),
+        "runs": [run_row(run) for run in runs],
+    }
+
+
+def figure_html(picture: Picture, svg: bytes) -> str:
+    shown = [line["method"] for panel in picture.input.get("panels", []) for line in panel.get("lines", [])]
+    shown += [line["method"] for line in picture.input.get("known", [])]
+    shown += [panel["method"] for panel in picture.input.get("panels", []) if "method" in panel]
+    values = {
+        "group": picture.environment,
+        "protocols": json.dumps(picture.protocols),
+        "methods": json.dumps([*dict.fromkeys(shown)]),
+    }
+    told = " ".join(f'data-{key}="{escape(value)}"' for key, value in values.items())
+    source = f'src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"'
+    caption = escape(picture.caption)
+    return f'<figure {told}><img alt="{caption}" {source}><figcaption>{caption}</figcaption></figure>\n'
+
+
+def page(
+    cells: pd.DataFrame, runs: list[Run], names: Names, pictures: list[tuple[Picture, bytes]], refused: list[str]
+) -> str:
+    """The whole file."""
+    folder = files("benchmark") / "report"
+    read = {kind: (folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")}
+    methods, protocols = ({getattr(run, key) for run in runs} for key in ("method", "protocol"))
+    intro = f"{len(runs)} runs of {len(methods)} methods on {len(protocols)} protocols."
+    intro += f" {len(refused)} files were refused: bench report names them." if refused else ""
+    data = json.dumps(page_data(cells, runs, names), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
+    return Template(read["html"]).substitute(
+        css=read["css"],
+        js=read["js"],
+        intro=escape(intro),
+        reading=escape(reproduction(cells)),
+        figures="".join(figure_html(picture, svg) for picture, svg in pictures),
+        # "</script>" or "<!--" in a record's text would end the script early
+        data=data.replace("<", r"\u003c"),
+    )
+
+
+def without_pictures(text: str) -> str:
+    """The page less its pictures: those differ between versions of matplotlib, and have digests of their own."""
+    return PICTURE.sub('src=""', text)

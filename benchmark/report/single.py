@@ -1,0 +1,104 @@
+"""`bench list runs` and `bench show`: one line a run, and one run in full."""
+
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from benchmark.errors import UsageError
+from benchmark.report.frames import METRICS
+from benchmark.report.runs import Run, read_runs
+
+
+def figures(run: Run) -> dict[str, float | None]:
+    """The three figures; none of a run that has not finished."""
+    metrics = run.metrics if run.status == "done" else None
+    return {metric.name: getattr(metrics, metric.name) if metrics else None for metric in METRICS}
+
+
+def listed(results: Path, wanted: dict[str, str]) -> tuple[list[Run], list[str]]:
+    """Runs whose fields equal (or, for the group, contain) what is wanted; and a sentence for each refused file."""
+    if not (results / "runs").is_dir():
+        raise UsageError(f"there are no records in {results / 'runs'}: make one with `bench run`")
+    runs, refused = read_runs(results)
+    for key, value in wanted.items():
+        runs = [run for run in runs if (value in run.group if key == "group" else str(getattr(run, key)) == value)]
+    return runs, refused
+
+
+def row(run: Run) -> dict[str, Any]:
+    names = ("name", "protocol", "method", "seed", "group", "status")
+    return {**{name: getattr(run, name) for name in names}, "metrics": figures(run)}
+
+
+def run_list(runs: list[Run]) -> str:
+    """A line a run for a terminal."""
+    rows = [
+        [run.name, run.status, *("" if value is None else f"{value:.2f}" for value in figures(run).values()), run.group]
+        for run in runs
+    ]
+    headers = ["run", "status", *(metric.short for metric in METRICS), "group"]
+    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+
+
+def chosen(results: Path, text: str) -> Run:
+    """The one run whose name, file or key is given, whole or in a part that no other run shares."""
+    runs, _ = listed(results, {})
+    text = text.removeprefix(f"{results.as_posix()}/").removeprefix("runs/").removesuffix(".json")
+    exact = [run for run in runs if run.name == text]
+    found = exact or [run for run in runs if text and text in run.name]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError(f"there is no run '{text}' in {results / 'runs'}: `bench list runs` names them")
+    some = ", ".join(run.name for run in found[:3])
+    raise UsageError(
+        f"'{text}' may mean {len(found)} runs ({some}{', ...' if len(found) > 3 else ''}): give more of it"
+    )
+
+
+def document(run: Run) -> dict[str, Any]:
+    metrics = run.metrics
+    return {
+        **row(run),
+        "record": run.file,
+        "reason": run.reason,
+        "accuracy": metrics.accuracy if metrics else [],
+        "overall": metrics.overall if metrics else [],
+        "assignment": run.assignments,
+        "stored_per_class": run.stored,
+        "optimiser_steps": run.optimiser_steps,
+        "command": run.command,
+        "provenance": run.provenance,
+    }
+
+
+def run_text(run: Run) -> str:
+    """All of it for a terminal."""
+    state = f"{run.status} ({run.reason})" if run.reason else run.status
+    summary = [("group", run.group), ("status", state), ("record", run.file), ("command", run.command)]
+    summary += [(metric.title, "-" if (v := figures(run)[metric.name]) is None else f"{v:.2f}") for metric in METRICS]
+    summary += [("stored per class", run.stored), ("optimiser steps", str(run.optimiser_steps))]
+    parts = [run.name, plain_table(summary)]
+    if run.metrics is not None:
+        sessions = range(len(run.sizes))
+        rows = [
+            [
+                f"session {t}",
+                *(f"{value:.2f}" for value in line),
+                *[""] * (len(run.sizes) - len(line)),
+                f"{overall:.2f}",
+            ]
+            for t, (line, overall) in enumerate(zip(run.metrics.accuracy, run.metrics.overall, strict=True))
+        ]
+        headers = ["accuracy in %, after", *(f"C{j} ({run.sizes[j]} classes)" for j in sessions), "overall"]
+        parts.append(tabulate(rows, headers=headers, disable_numparse=True, stralign="right"))
+        new = [(f"session {t}", " ".join(map(str, own))) for t, own in enumerate(run.assignments) if t]
+        if new:
+            parts.append("class (within its session) of each row it created\n" + plain_table(new))
+    parts.append("provenance\n" + plain_table([(key, str(value)) for key, value in run.provenance.items()]))
+    return "\n\n".join(parts)
+
+
+def plain_table(rows: list[tuple[str, str]]) -> str:
+    return tabulate(rows, tablefmt="plain", disable_numparse=True)
