@@ -191,7 +191,10 @@ class RunRecord(Spec):
 
     @property
     def command(self) -> str:
-        """What to type for the same run (an own method's or protocol's file goes by its name here)."""
+        """What to type for the same run: at its commit, on such a machine, it gives the same bytes.
+
+        An own method's or protocol's file goes by its name here, and `DIR` stands for the folder of the data.
+        """
         options = {"backbone": "--backbone", "views": "--views", "weights": "--weights"}
         quote = shlex.quote  # a record may come from anybody, and people will paste this
         data = {"reduced", "data"} & self.changed.keys()  # which images, nobody can type: say where they are
@@ -204,7 +207,8 @@ class RunRecord(Spec):
             bare = isinstance(value, str) and PLAIN_WORD.fullmatch(value)
             text = value if bare else json.dumps(value)
             words.append(f"{options[key]} {quote(str(value))}" if key in options else f"--set {quote(f'{key}={text}')}")
-        return " ".join(words)
+        threads = self.provenance.threads
+        return " ".join([*words, f"--threads {threads}"] if threads > 0 else words)
 
     @property
     def sizes(self) -> list[int]:

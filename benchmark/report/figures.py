@@ -48,6 +48,8 @@ LOOK: dict[Any, Any] = {
 }
 DECIMALS = 4
 SLUG = 60
+LEGEND_ENTRY, LEGEND_LINE = 1.13, 0.17
+"""Inches that an entry of a legend takes, and a line of it."""
 
 Input = dict[str, Any]
 
@@ -192,16 +194,17 @@ def legend_below(figure: Figure, drawn: Iterable[dict[str, Any]], axes: Iterable
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     order = [*dict.fromkeys(line["label"] for line in drawn)]
-    figure.legend(
-        [handles[label] for label in order], order, loc="outside lower center", ncols=min(len(order), 6), frameon=False
-    )
+    columns = max(1, min(len(order), int(figure.get_figwidth() / LEGEND_ENTRY)))
+    shown = [handles[label] for label in order]
+    figure.legend(shown, order, loc="outside lower center", ncols=columns, frameon=False)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * -(-len(order) // columns))
 
 
 def draw_accuracy(data: Input) -> Figure:
     panels = data["panels"]
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(max(3.4, 2.1 * columns), 2.0 * rows + 0.5))
+    figure = Figure(figsize=(max(3.4, 2.1 * columns), 2.0 * rows + 0.2))
     grid = figure.subplots(rows, columns, squeeze=False).flat
     used = []
     for panel, axes in zip(panels, grid, strict=False):
@@ -217,13 +220,14 @@ def draw_accuracy(data: Input) -> Figure:
 
 
 def draw_known(data: Input) -> Figure:
-    figure = Figure(figsize=(5.6, 2.5))
+    figure = Figure(figsize=(5.7, 2.4))
     left, right = figure.subplots(1, 2, width_ratios=[1.6, 1])
     draw_lines(left, data["known"], 1)
     left.set_ylabel("known classes (%)")
     bars = data["novel"]
     places = np.arange(len(bars))
-    heights, errors = ([line[key][0] for line in bars] for key in ("mean", "deviation"))
+    heights = [line["mean"][0] for line in bars]
+    errors = [line["deviation"][0] if line["runs"] > 1 else np.nan for line in bars]  # one run has no deviation
     right.bar(places, heights, color=[line["colour"] for line in bars], width=0.7)
     right.errorbar(places, heights, yerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
     right.set_xticks(places, [line["label"] for line in bars], rotation=35, ha="right")

@@ -171,7 +171,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for (environment, protocol), runs in frame.groupby(["environment", "protocol"], sort=True):
         here: dict[str, Any] = {"environment": environment, "protocol": protocol}
-        parts: dict[tuple[Any, Any], pd.DataFrame] = dict(iter(runs.groupby(["method", "variant"], sort=True)))
+        parts = {(str(m), str(v)): part for (m, v), part in runs.groupby(["method", "variant"], sort=True)}
         plain = [method for method, variant in parts if not variant]
         for first, second in combinations(plain, 2):
             named = {**here, "variant": "", "first": first, "second": second}

@@ -92,12 +92,12 @@ const accuracy = data.metrics[0].name;
 const drawCells = sortable(document.getElementById("cells"), [
   { title: "Protocol", value: (row) => row.protocol, text: true },
   { title: "Method", value: (row) => label(row.method), text: true },
+  { title: "Group", value: (row) => row.group, text: true, kind: () => "group" },
   ...data.metrics.map(metricColumn),
   { title: "Runs", value: (row) => row.runs, draw: (row) => row.runs + row.marks },
   { title: "Stored per class", value: (row) => row.stored, text: true },
   { title: "Paper", value: (row) => row[accuracy].paper, draw: (row) => figure(row[accuracy].paper) },
   { title: "Status", value: (row) => row[accuracy].status, text: true, kind: (row) => row[accuracy].status.replace(" ", "-") },
-  { title: "Group", value: (row) => row.group, text: true, kind: () => "group" },
 ], data.cells);
 
 const drawRuns = sortable(document.getElementById("runs"), [

@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import re
+from collections.abc import Hashable
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -14,9 +15,10 @@ import pandas as pd
 from benchmark.report.figures import Picture
 from benchmark.report.frames import METRICS
 from benchmark.report.runs import Run
-from benchmark.report.tables import DIRTY, MIXED, Names, reproduction
+from benchmark.report.tables import DIRTY, MIXED, Names, environments, reproduction
 
-DECIMALS = 3
+DECIMALS = 6
+"""More than is shown, so that nothing is rounded twice."""
 PICTURE = re.compile(r'src="data:image/[^"]*"')
 
 
@@ -27,10 +29,24 @@ def plain(value: Any) -> Any:
     return value
 
 
-def cell_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
+def in_order(cells: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """What ran first; reference runs before others, methods as they are before changed ones, in the tables' order."""
+    methods = {name: k for k, name in enumerate(names.ordered(cells["method"]))}
+    protocols = {name: k for k, name in enumerate(names.paper.protocols)}
+
+    def place(row: dict[Hashable, Any]) -> tuple[Any, ...]:
+        where = environments_in_order[row["environment"]]
+        return row["runs"] == 0, where, row["variant"] != "", protocols.get(row["protocol"], 99), methods[row["method"]]
+
+    environments_in_order = {name: k for k, name in enumerate(environments(cells))}
+    rows = cells.to_dict("records")
+    return cells.iloc[sorted(range(len(rows)), key=lambda k: place(rows[k]))]
+
+
+def cell_rows(cells: pd.DataFrame, names: Names) -> list[dict[str, Any]]:
     """One row a (group, protocol, method), its metrics inside."""
     rows = []
-    for (group, protocol, method), part in cells.groupby(["group", "protocol", "method"], sort=False):
+    for (group, protocol, method), part in in_order(cells, names).groupby(["group", "protocol", "method"], sort=False):
         first = part.iloc[0]
         inner = ("mean", "deviation", "paper", "status", "rank")
         metrics = {row["metric"]: {key: plain(row[key]) for key in inner} for row in part.to_dict("records")}
@@ -62,9 +78,9 @@ def page_data(cells: pd.DataFrame, runs: list[Run], names: Names) -> dict[str, A
     """All that the page's script gets to see."""
     methods = names.ordered([*cells["method"], *(run.method for run in runs)])
     return {
-        "metrics": [{"name": metric.name, "title": metric.title} for metric in METRICS],
+        "metrics": [{"name": metric.name, "title": metric.short} for metric in METRICS],
         "labels": {method: names.label(method) for method in methods},
-        "cells": cell_rows(cells),
+        "cells": cell_rows(cells, names),
         "runs": [run_row(run) for run in runs],
     }
 
