@@ -1,9 +1,12 @@
 """Checks of the project, in the environment that is active, so that torch is installed once: `nox`, `nox -s tests`."""
 
+import os
+import shutil
+
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "types", "tests", "check"]
+nox.options.sessions = ["lint", "types", "tests", "page", "report", "check"]
 
 
 @nox.session
@@ -21,8 +24,40 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but the long ones (`nox -s long`)."""
-    session.run("pytest", "-m", "not long", *session.posargs)
+    """All tests but the long ones and those that need programs of the system (`nox -s long`, `page`, `latex`)."""
+    session.run("pytest", "-m", "not long and not page and not latex", *session.posargs)
+
+
+def installed(session: nox.Session, program: str, packages: tuple[str, ...]) -> bool:
+    """Whether a program of the system is there, or Debian's package manager, if we may use it, could get it."""
+    if shutil.which(program) is None and shutil.which("apt-get") and os.geteuid() == 0:
+        anything = range(256)  # no network is no failure of ours: the session is then skipped
+        session.run("apt-get", "update", "-qq", external=True, success_codes=anything, silent=True)
+        install = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
+        session.run(*install, external=True, success_codes=anything, silent=True)
+    return shutil.which(program) is not None
+
+
+@nox.session
+def page(session: nox.Session) -> None:
+    """The report's page in a real Chromium."""
+    if not installed(session, "chromium", ("chromium",)):
+        session.skip("there is no Chromium, and apt cannot install it")
+    session.run("pytest", "-m", "page", *session.posargs)
+
+
+@nox.session
+def report(session: nox.Session) -> None:
+    """Committed tables, figures and page follow from the committed records."""
+    session.run("bench", "report", "--check")
+
+
+@nox.session
+def latex(session: nox.Session) -> None:
+    """LaTeX tables compile."""
+    if not installed(session, "pdflatex", ("texlive-latex-base", "texlive-latex-recommended")):
+        session.error("there is no pdflatex, and apt cannot install it")
+    session.run("pytest", "-m", "latex", *session.posargs)
 
 
 @nox.session

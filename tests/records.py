@@ -36,7 +36,7 @@ def make_record(
     classes = [list(own) for own in spec.classes]
     sizes = [len(own) for own in classes]
     images = IMAGES[spec.dataset]
-    accuracy = accuracy or fading(len(sizes), 90, 2)
+    accuracy = fading(len(sizes), 90, 2) if accuracy is None else accuracy
     changed = options.get("changed", {})
     question = Question(
         method=method,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import SHORT
+from records import fading, save
 
 from benchmark import cli
 
@@ -77,10 +78,18 @@ def test_run_report_and_json(bench, tmp_path):
     assert record["status"] == "done"
     report = bench("report")
     assert report.returncode == 0, report.stderr
-    assert f"{figures['average_accuracy']:.2f} (n=1)" in report.stdout
-    for metric in ("average_accuracy", "average_forgetting", "average_discovery"):
-        for suffix in ("md", "csv", "tex"):
-            assert (tmp_path / "results" / "tables" / f"{metric}.{suffix}").stat().st_size > 100
+    assert f"{figures['average_accuracy']:.2f} (1)" in report.stdout
+    for suffix in ("md", "csv", "tex"):
+        assert (tmp_path / "results" / "tables" / f"own.{suffix}").stat().st_size > 100
+    assert (tmp_path / "results" / "index.html").stat().st_size > 10_000
+    (row,) = json.loads(bench("list", "runs", "--json").stdout)["runs"]
+    assert set(row) == {"name", "protocol", "method", "seed", "group", "status", "metrics"}
+    assert (row["name"], row["status"]) == (f"digits-t2/fea/{Path(document['record']).stem}", "done")
+    assert row["metrics"] == {key: figures[key] for key in row["metrics"]}
+    shown = bench("show", row["name"]).stdout
+    assert f"{figures['accuracy'][2][1]:.2f}" in shown
+    assert "bench run --method fea --protocol digits-t2 --seed 0 --budget quick --views 2" in shown
+    assert "class (within its session) of each row it created" in shown
     text = (tmp_path / document["record"]).read_text()
     assert str(Path.home()) not in text
     assert socket.gethostname() not in text
@@ -150,6 +159,63 @@ def test_report_without_records_says_what_to_do(bench):
     done = bench("report")
     assert done.returncode == 2
     assert "make one with `bench run`" in sentence(done)
+
+
+def test_a_committed_report_is_checked(bench, tmp_path):
+    """Exit code 4 and a diff if what is there does not follow from the records; nothing is written."""
+    results = tmp_path / "results"
+    for seed in (0, 1):
+        save(results, "fea", "digits-t2", seed)
+    missing = bench("report", "--check")
+    assert missing.returncode == 4
+    assert "tables/own.md is missing" in missing.stdout
+    assert "run `bench report`" in missing.stderr
+    assert not (results / "tables").exists()
+    assert bench("report").returncode == 0
+    fine = bench("report", "--check")
+    assert (fine.returncode, fine.stdout) == (0, "results follows from the 2 records\n")
+    save(results, "fea", "digits-t2", 2, fading(3, 50, 2))
+    (results / "runs" / "digits-t2" / "fea" / "foreign.json").write_text("[]")
+    moved = bench("report", "--check", "--json")
+    assert moved.returncode == 4
+    document = json.loads(moved.stdout)
+    assert any(text.startswith("--- tables/own.md as it is") for text in document["stale"])
+    assert document["files"] == []
+    assert "foreign.json is not a run record" in moved.stderr
+
+
+def test_runs_can_be_found(bench, tmp_path):
+    results = tmp_path / "elsewhere"
+    for seed in (0, 1):
+        save(results, "fea", "digits-t2", seed)
+    save(results, "gm", "digits-t2", 0, changed={"gamma_sd": 0.0})
+    save(results, "gm", "cifar10-t2", 0, status="diverged", reason="term 'label' is nan")
+    save(results, "fea", "cifar10-t2", 0, status="partial")
+
+    def names(*words: str) -> list[str]:
+        done = bench("list", "runs", "--results", "elsewhere", "--json", *words)
+        assert done.returncode == 0, done.stderr
+        return [row["name"].rsplit("-", 1)[0] for row in json.loads(done.stdout)["runs"]]
+
+    assert names("--protocol", "cifar10-t2") == ["cifar10-t2/fea/seed0", "cifar10-t2/gm/seed0"]
+    assert names("--method", "fea", "--seed", "1") == ["digits-t2/fea/seed1"]
+    assert names("--status", "diverged") == ["cifar10-t2/gm/seed0"]
+    assert names("--group", "gamma_sd") == ["digits-t2/gm/seed0"]
+    assert names("--method", "nobody") == []
+    assert "gamma_sd=0.0" in bench("list", "runs", "--results", "elsewhere").stdout
+    document = json.loads(bench("show", "cifar10-t2/gm", "--results", "elsewhere", "--json").stdout)
+    assert (document["status"], document["reason"]) == ("diverged", "term 'label' is nan")
+    assert document["metrics"]["average_accuracy"] is None
+    assert document["provenance"]["commit"] == "a" * 40
+    for words, said in (
+        (("show", "nothing"), "there is no run 'nothing'"),
+        (("show", "digits-t2/fea"), "may mean 2 runs"),
+        (("list", "runs", "--status", "odd"), "no run has the status 'odd'"),
+        (("list", "methods", "--seed", "1"), "--seed goes with `bench list runs`"),
+    ):
+        done = bench(*words, "--results", "elsewhere")
+        assert said in sentence(done)
+        assert done.returncode == 2
 
 
 def test_diverged_run_ends_with_its_code_and_is_remembered(bench, tmp_path):

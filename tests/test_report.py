@@ -149,6 +149,14 @@ def test_diverged_runs_are_counted_not_averaged(tmp_path):
     assert {*frost["status"]} == {"not run"}
 
 
+def test_a_run_that_diverged_at_once_is_reported_too(tmp_path):
+    save(tmp_path, "fea", "digits-t2", 0)
+    save(tmp_path, "gm", "digits-t2", 0, [], status="diverged", reason="at once")
+    write(compose(tmp_path), tmp_path)
+    assert "div (1/1)" in (tmp_path / "tables" / "own.md").read_text()
+    assert "at once" in (tmp_path / PAGE).read_text()
+
+
 def test_best_and_second_by_the_printed_figure(tmp_path):
     for method, start in (("gm", 80.0), ("fea", 90.0), ("frost", 90.0), ("kmeans", 70.0)):
         save(tmp_path, method, "digits-t2", 0, fading(3, start, 2))
@@ -421,3 +429,23 @@ def test_names_follow_the_paper():
     names = Names(load_paper())
     assert names.ordered(["zeta", "kmeans", "fea", "alpha", "gm"]) == ["gm", "fea", "kmeans", "alpha", "zeta"]
     assert [*map(names.label, ["simgcd", "kmeans", "alpha"])] == ["SimGCD*", "k-means (floor)", "alpha"]
+
+
+@pytest.mark.latex
+def test_latex_tables_compile(full, tmp_path):
+    """With booktabs alone, whatever a record says."""
+    save(tmp_path, "a_b", "digits-t2", 0, changed={"note": '50% & $x^2$ #1 {a} ~ \\end "q" <|> ±'}, stored="é_%")
+    tables = [*compose(full).tables, *compose(tmp_path).tables]
+    body = "\n".join(to_latex(table) + r"\clearpage" for table in tables)
+    source = tmp_path / "all.tex"
+    packages = r"\usepackage[utf8]{inputenc}\usepackage[T1]{fontenc}\usepackage{booktabs}"
+    source.write_text(rf"\documentclass{{article}}{packages}\begin{{document}}{body}\end{{document}}")
+    done = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", source.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "all.pdf").stat().st_size > 10_000
