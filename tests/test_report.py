@@ -19,9 +19,10 @@ from records import METHODS, PAPER_PROTOCOLS, fading, fill, make_record, save
 from benchmark.errors import UsageError
 from benchmark.record import read_record
 from benchmark.report import INPUTS, PAGE, compose, stale, write
+from benchmark.report.figures import known_curve, novel_average, spread
 from benchmark.report.frames import REFERENCE, bootstrap, status, stored_range
 from benchmark.report.paper import load_paper
-from benchmark.report.runs import read_runs, thinned
+from benchmark.report.runs import by_class, read_runs, summary, thinned
 from benchmark.report.tables import Names, escape, guarded, markdown, number, signed, to_latex, to_markdown, to_text
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -117,6 +118,21 @@ def test_every_figure_comes_out_small(full):
     }
     assert max(path.stat().st_size for path in figures.iterdir()) < 500_000
     assert b"<image" in (figures / "confusion-reference-tiny-t10.svg").read_bytes()  # rasterised inside
+
+
+def test_curves_by_hand():
+    """6 + 2 + 2 classes: known after session 1 is C0, after session 2 C0 and C1 by their images; new ones at once."""
+    run = summary(make_record("fea", "digits-t2", 0, [[90], [80, 60], [70, 50, 40]]), "file")
+    assert run.images == [360, 120, 120]
+    assert known_curve(run) == pytest.approx([80, (6 * 70 + 2 * 50) / 8])
+    assert novel_average(run) == pytest.approx((60 + 40) / 2)
+    assert spread([[1.0, 2.0], [3.0, 2.0]]) == {"mean": [2.0, 2.0], "deviation": [round(2**0.5, 4), 0.0]}
+
+
+def test_confusion_is_by_class_not_by_row():
+    """Rows 2 and 3 stand for classes 3 and 2: their columns change places."""
+    counts = np.array([[5, 0, 0, 0], [0, 5, 0, 0], [0, 0, 1, 4], [0, 0, 3, 2]])
+    assert by_class(counts, [[0, 1], [1, 0]]).tolist() == [[5, 0, 0, 0], [0, 5, 0, 0], [0, 0, 4, 1], [0, 0, 2, 3]]
 
 
 def test_only_reference_runs_meet_the_paper(tmp_path):

@@ -42,7 +42,18 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def tested(folder: Path, guards: list[str]) -> str:
     """The first test that fails, or nothing."""
     for files in (guards, ["tests"]):
-        done = call(folder, "-m", "pytest", "-x", "-q", "-m", "not long", "-p", "no:cacheprovider", *files)
+        done = call(
+            folder,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-m",
+            "not long and not page and not latex",
+            "-p",
+            "no:cacheprovider",
+            *files,
+        )
         if done.returncode != 0:
             failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
             assert failed, done.stdout[-2000:] + done.stderr[-2000:]
