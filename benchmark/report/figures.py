@@ -275,5 +275,6 @@ def render(picture: Picture) -> dict[str, bytes]:
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, metadata=metadata)
+            figure.set_layout_engine("none")  # what was laid out once stays: it takes longer than drawing
             files[kind] = buffer.getvalue()
     return files

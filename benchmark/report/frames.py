@@ -4,10 +4,12 @@ import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from benchmark.record import group_name
@@ -198,16 +200,19 @@ def paired(first: pd.DataFrame, second: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def bootstrap(values: list[float]) -> tuple[float, float]:
-    """The middle 95 % of the means of samples drawn with replacement: all of them if they are few, else many by chance.
+    """The middle 95 % of the means of samples drawn with replacement."""
+    means = np.asarray(values)[samples(len(values))].mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5], method="inverted_cdf")
+    return float(low), float(high)
+
+
+@cache
+def samples(count: int) -> npt.NDArray[np.int64]:
+    """Samples of so many seeds, as places: all of them if they are few, else many by chance.
 
     Chance comes from Python's own generator, whose numbers are the same in every version.
     """
-    count = len(values)
     if count <= EXACT:
-        chosen = np.array([*product(range(count), repeat=count)])
-    else:
-        draw = random.Random(0)  # noqa: S311 - not for secrets
-        chosen = np.array([[int(draw.random() * count) for _ in range(count)] for _ in range(RESAMPLES)])
-    means = np.asarray(values)[chosen].mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5], method="inverted_cdf")
-    return float(low), float(high)
+        return np.array([*product(range(count), repeat=count)])
+    draw = random.Random(0)  # noqa: S311 - not for secrets
+    return np.array([[int(draw.random() * count) for _ in range(count)] for _ in range(RESAMPLES)])
