@@ -24,7 +24,7 @@ from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
 from benchmark.protocol import Spec, suggest, validated
 from benchmark.record import RunRecord, canonical
-from benchmark.report.frames import METRICS
+from benchmark.scoring import METRICS
 
 PROTOCOL, BUDGET = "digits-t2", "quick"
 SEEDS = (1, 2, 3, 4, 5)

@@ -301,7 +301,8 @@ def report(
     if as_json:
         print_json({"schema": 1, **built.document(), "files": files, "stale": complaints})
     elif check:
-        typer.echo("\n".join(complaints) or f"{place} follows from the {len(built.runs)} records")
+        told = "\n".join(complaints) if complaints else f"{place} follows from the {len(built.runs)} records"
+        typer.echo(told)
     else:
         typer.echo(built.text)
         typer.echo(f"wrote {len(files)} files; all on one page: {(place / reporting.PAGE).as_posix()}")
@@ -483,9 +484,8 @@ def code_of(error: Exception) -> int:
             return fail_for_resource(error)
         case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or ran_out(str(error)):
             return fail("out of memory: try a smaller batch (--set budget.batch=32) or fewer views", ResourceError.code)
-    return fail(
-        f"unexpected {type(error).__name__}: {error} (--verbose shows where; please report it if it is ours)", 1
-    )
+    hint = "--verbose shows where; " if sys.argv[1:2] == ["run"] else ""
+    return fail(f"unexpected {type(error).__name__}: {error} ({hint}please report it if it is ours)", 1)
 
 
 def ran_out(text: str) -> bool:

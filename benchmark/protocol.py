@@ -308,7 +308,8 @@ def protocol_names() -> list[str]:
 
 def load_protocol(name: str) -> Protocol:
     """A protocol of the suite by name, or the user's own by path (`my/protocol.yaml`)."""
-    if name.endswith((".yaml", ".yml")):
+    own = name.endswith((".yaml", ".yml"))
+    if own:
         path: Path | Traversable = Path(name)
         expected = Path(name).stem
     elif name in protocol_names():
@@ -316,6 +317,8 @@ def load_protocol(name: str) -> Protocol:
     else:
         raise UsageError(f"unknown protocol '{name}'{suggest(name, protocol_names())}")
     protocol = validated(Protocol, read_yaml(path), name)
+    if own and protocol.name in protocol_names() and protocol != load_protocol(protocol.name):
+        raise UsageError(f"{name}: the suite has a protocol '{protocol.name}', and this is another: rename yours")
     if protocol.name != expected:
         raise UsageError(f"{name}: name: '{protocol.name}': must equal the file's name '{expected}'")
     return protocol

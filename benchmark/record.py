@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shlex
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -155,7 +156,7 @@ class RunRecord(Spec):
     status: Literal["done", "partial", "diverged"]
     reason: str | None = None
     question: Question
-    budget_name: str
+    budget_name: str = Field(pattern=NAME)
     changed: dict[str, Any] = Field(description="what differs from the protocol's own setting; empty: a reference run")
     stored_per_class: str
     optimiser_steps: int
@@ -178,14 +179,22 @@ class RunRecord(Spec):
     def _counts_fit(self) -> "RunRecord":
         """Counts and assignments must fit the classes, or nothing computed from them means anything."""
         total = 0
-        for session in self.sessions:
+        for session, classes in zip(self.sessions, self.question.protocol["classes"], strict=False):
             total += len(session.classes)
-            places = np.array(session.counts + session.train_counts, dtype=np.int64).reshape(-1, 3)[:, :2]
-            if total > MAX_CLASSES or places.max(initial=0) >= total:
-                raise ValueError("counts do not fit the number of classes")
+            if list(session.classes) != classes or total > MAX_CLASSES:
+                raise ValueError("its classes are not those of its protocol")
+            for triplets, met in ((session.counts, total), (session.train_counts, 0)):
+                places = np.array(triplets, dtype=np.int64).reshape(-1, 3)[:, :2]
+                if places.max(initial=0) >= total:
+                    raise ValueError("counts do not fit the number of classes")
+                if len(np.unique(places @ (MAX_CLASSES, 1))) != len(places):
+                    raise ValueError("counts name a place twice")
+                if len(np.unique(places[:, 0])) < met:
+                    raise ValueError("there is a class without test images")
             if any(sorted(a) != list(range(len(a))) or len(a) != len(session.classes) for a in session.assignments()):
                 raise ValueError("an assignment is not one to one")
-        if self.status == "done" and len(self.sessions) != self.question.session_count:
+        complete = len(self.sessions) == self.question.session_count > 0
+        if len(self.sessions) > self.question.session_count or (self.status == "done" and not complete):
             raise ValueError("sessions are missing")
         return self
 
@@ -193,9 +202,10 @@ class RunRecord(Spec):
     def command(self) -> str:
         """What to type for the same run: at its commit, on such a machine, it gives the same bytes.
 
-        An own method's or protocol's file goes by its name here, and `DIR` stands for the folder of the data.
+        An own method's or protocol's file goes by its name here; `DIR` stands for the folder of the data and `FILE` for
+        that of the weights.
         """
-        options = {"backbone": "--backbone", "views": "--views", "weights": "--weights"}
+        options = {"backbone": "--backbone", "views": "--views"}
         quote = shlex.quote  # a record may come from anybody, and people will paste this
         data = {"reduced", "data"} & self.changed.keys()  # which images, nobody can type: say where they are
         words = ["bench run --method", quote(self.question.method), "--protocol", quote(self.question.protocol["name"])]
@@ -203,6 +213,9 @@ class RunRecord(Spec):
         words += ["--data-dir DIR"] if data else []
         for key, value in sorted(self.changed.items()):
             if key in data:
+                continue
+            if key == "weights":  # a digest, which nobody can type either
+                words.append("--weights FILE")
                 continue
             bare = isinstance(value, str) and PLAIN_WORD.fullmatch(value)
             text = value if bare else json.dumps(value)
@@ -299,8 +312,9 @@ def dense(triplets: tuple[Triplet, ...], rows: int, columns: int) -> scoring.Cou
 def read_record(path: Path) -> RunRecord:
     """A record from its file; a foreign or broken one is refused with its reason."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UsageError(f"{path} is not a run record: it is too large")
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
+            raise UsageError(f"{path} is not a run record: it is no regular file, or too large")
         record = RunRecord.model_validate_json(path.read_bytes())
         matches = record.key == record.question.key
     except ValidationError as error:

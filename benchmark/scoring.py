@@ -60,6 +60,23 @@ class Metrics:
     average_discovery: float | None
 
 
+@dataclass(frozen=True)
+class Metric:
+    """One of the three figures that people compare, and which way is better."""
+
+    name: str
+    title: str
+    short: str
+    higher_is_better: bool
+
+
+METRICS = (
+    Metric("average_accuracy", "Average accuracy", "accuracy", True),
+    Metric("average_forgetting", "Average forgetting (AvF)", "AvF", False),
+    Metric("average_discovery", "Average discovery (AvD)", "AvD", True),
+)
+
+
 def summarise(accuracy: Sequence[Sequence[float]], images: Sequence[float]) -> Metrics:
     """All metrics from the lower-triangular matrix a[t][j] and the number of test images (or classes) of each session.
 

@@ -207,6 +207,10 @@ def test_runs_can_be_found(bench, tmp_path):
     assert (document["status"], document["reason"]) == ("diverged", "term 'label' is nan")
     assert document["metrics"]["average_accuracy"] is None
     assert document["provenance"]["commit"] == "a" * 40
+    (found,) = [path for path in (results / "runs").rglob("*.json") if "cifar10-t2/gm" in path.as_posix()]
+    key = json.loads(found.read_text())["key"]
+    for way in (key, str(found), f"./{found.relative_to(tmp_path)}", f"cifar10-t2/gm/{found.stem}"):
+        assert bench("show", way, "--results", "elsewhere").stdout.startswith(f"cifar10-t2/gm/{found.stem}\n"), way
     for words, said in (
         (("show", "nothing"), "there is no run 'nothing'"),
         (("show", "digits-t2/fea"), "may mean 2 runs"),

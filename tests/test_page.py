@@ -121,6 +121,12 @@ def test_a_run_opens_with_its_command_and_curves(tab):
     assert page.locator("#run svg polyline").count() == 10  # a term and a diagnostic, five sessions each
     assert "85.00" not in page.locator("#run").inner_text()  # seed 1 starts a point higher
     assert "86.00" in page.locator("#run").inner_text()
+    diverged = [
+        text
+        for text, status in zip(tab.column("runs", "accuracy"), tab.column("runs", "Status"), strict=True)
+        if status == "diverged"
+    ]
+    assert diverged == [""]  # a run that did not finish has no figures to be sorted by
     page.locator("#run button", has_text="Copy").click()
     page.wait_for_function("document.querySelector('#run .command button').textContent === 'Copied'")
     assert page.evaluate("navigator.clipboard.readText()") == command
@@ -169,4 +175,6 @@ def test_markup_in_a_record_stays_text(tab):
     page.locator("#runs tbody tr", has_text="diverged").locator("button").click()
     assert EVIL in page.locator("#run").inner_text()
     assert page.locator("script").count() == 2
+    page.locator("summary", has_text="Average accuracy").click()
+    assert "92.30" in page.locator("details[open]").inner_text()  # the paper's figures are there
     assert page.title() == "CNCD bench: results"

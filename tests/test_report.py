@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -19,11 +20,22 @@ from records import METHODS, PAPER_PROTOCOLS, fading, fill, make_record, save
 from benchmark.errors import UsageError
 from benchmark.record import read_record
 from benchmark.report import INPUTS, PAGE, compose, stale, write
-from benchmark.report.figures import known_curve, novel_average, spread
-from benchmark.report.frames import REFERENCE, bootstrap, status, stored_range
+from benchmark.report.figures import known_curve, novel_average, slug, spread
+from benchmark.report.frames import REFERENCE, bootstrap, printed, status, stored_range
 from benchmark.report.paper import load_paper
 from benchmark.report.runs import by_class, read_runs, summary, thinned
-from benchmark.report.tables import Names, escape, guarded, markdown, number, signed, to_latex, to_markdown, to_text
+from benchmark.report.tables import (
+    Names,
+    column_ranks,
+    escape,
+    guarded,
+    markdown,
+    number,
+    signed,
+    to_latex,
+    to_markdown,
+    to_text,
+)
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -183,6 +195,30 @@ def test_best_and_second_by_the_printed_figure(tmp_path):
     assert ranks == expected
 
 
+def test_ranks_go_by_what_is_printed():
+    """80.035 is stored a little below itself and printed as 80.03, like 80.03: both are best."""
+    assert (number(80.035), printed(80.035), printed(80.03)) == ("80.03", 80.03, 80.03)
+    cells = pd.DataFrame(
+        {"variant": ["", "a", "b", "c"], "diverged": [0, 0, 0, 1], "mean": [80.035, 80.03, 79.0, 99.0]}
+    )
+    assert column_ranks(cells) == {"": 1, "a": 1, "b": 2}
+
+
+def test_what_diverged_has_a_status_but_no_difference(tmp_path):
+    for seed in range(3):
+        status_now = "diverged" if seed == 0 else "done"
+        save(tmp_path, "fea", "cifar100-t5", seed, status=status_now, changed={"bap": False})
+        save(tmp_path, "fea", "cifar100-t5", seed, status=status_now)
+    write(compose(tmp_path), tmp_path)
+    cells = [*lines(tmp_path, "ablation", protocol="cifar100-t5"), *lines(tmp_path, "accuracy", method="fea")]
+    ran = [cell for cell in cells if cell["runs"] == "3"]
+    assert [(cell["status"], cell["difference"], cell["diverged"]) for cell in ran] == [("off", "", "1")] * 3
+    for table in ("ablation", "accuracy"):
+        text = (tmp_path / "tables" / f"{table}.md").read_text()
+        assert "div (1/3)" in text
+        assert re.search(r"\| difference \|.* off ", text)
+
+
 def test_dirty_and_mixed_commits_are_marked(tmp_path):
     save(tmp_path, "fea", "digits-t2", 0, commit="a" * 40)
     save(tmp_path, "fea", "digits-t2", 1, commit="b" * 40)
@@ -199,9 +235,36 @@ def test_dirty_and_mixed_commits_are_marked(tmp_path):
 def test_runs_that_share_a_name_only_are_told_apart(tmp_path):
     save(tmp_path, "mine", "digits-t2", 0)
     save(tmp_path, "mine", "digits-t2", 1, version=2)
-    methods = {*compose(tmp_path).cells.query("protocol == 'digits-t2'")["method"]}
-    assert len(methods) == 2
-    assert all(re.fullmatch(r"mine@[0-9a-f]{6}", name) for name in methods)
+    save(tmp_path, "mine", "digits-t2", 1, version=2, changed={"x": 1})
+    save(tmp_path, "gm", "digits-t2", 0)
+    report = compose(tmp_path)
+    plain = report.cells.query("protocol == 'digits-t2' and variant == ''")
+    old, new = sorted({*plain["method"]} - {"gm"}, reverse=True)
+    assert re.fullmatch(r"mine@[0-9a-f]{6}", old)
+    assert new == "mine"  # the latest version keeps the plain name
+    drawn = next(picture for picture in report.pictures if picture.name.startswith("accuracy"))
+    assert {(line["method"], line["runs"]) for line in drawn.input["panels"][0]["lines"]} == {
+        (old, 1),
+        (new, 1),
+        ("gm", 1),
+    }
+    pairs = next(table.frame for table in report.tables if table.name == "comparisons")
+    assert {*pairs[pairs["variant"] != ""]["seeds"]} == {1}  # a variant is paired with its own version
+
+
+def test_an_edited_protocol_does_not_stop_the_report(tmp_path):
+    """Same names, another number of sessions: two cells, and both are drawn."""
+    record = make_record("fea", "digits-t2", 0)
+    record.save(tmp_path)
+    document = json.loads(record.path(tmp_path).read_text())
+    document["question"]["protocol"]["classes"] = document["question"]["protocol"]["classes"][:2]
+    document["sessions"] = document["sessions"][:2]
+    document["key"] = type(record.question).model_validate(document["question"]).key
+    (tmp_path / "runs" / "edited.json").write_text(json.dumps(document))
+    report = compose(tmp_path)
+    assert (len(report.runs), report.refused) == (2, [])
+    write(report, tmp_path)
+    assert stale(report, tmp_path) == []
 
 
 def test_paired_differences_take_equal_seeds_alone(tmp_path):
@@ -293,15 +356,49 @@ def test_check_finds_what_does_not_follow(tmp_path):
     assert "\n-" in diff
     assert "\n+" in diff
     assert spoiled("tables/comparisons.csv", Path.unlink) == ["tables/comparisons.csv is missing"]
+    assert len(spoiled("tables/own.csv", lambda path: path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n")))) == 1
+    assert len(spoiled("tables/own.md", lambda path: path.write_bytes(path.read_bytes().rstrip(b"\n")))) == 1
     assert len(spoiled(PAGE, replace('"seed":0', '"seed":9'))) == 1
     assert len(spoiled(PAGE, replace("<title>", "<title>My "))) == 1
-    assert spoiled("figures/accuracy-reference.svg", Path.unlink) == ["figures/accuracy-reference.svg is missing"]
-    assert len(spoiled(INPUTS, replace(': "', ': "0'))) == 1
-    # pictures differ with the version of matplotlib: their input is what is compared
-    assert spoiled(PAGE, replace('src="data:image/svg+xml;base64,', 'src="data:image/svg+xml;base64,AAAA')) == []
+    assert spoiled(PAGE, Path.unlink) == ["index.html is missing"]
+    for kind in ("svg", "png"):
+        name = f"figures/accuracy-reference.{kind}"
+        for change in (Path.unlink, lambda path: path.write_bytes(b"junk")):
+            assert spoiled(name, change) == [f"{name} is missing, or not what was drawn"]
+    assert spoiled(INPUTS, replace('"input": "', '"input": "0')) == [
+        f"figures/{report.pictures[0].name} was not drawn from these records"
+    ]
+    other = replace('src="data:image/svg+xml;base64,', 'src="data:image/svg+xml;base64,AAAA')
+    assert spoiled(PAGE, other) == ["index.html shows other pictures than figures/"]
+    (tmp_path / "tables" / "old.md").write_text("")
+    assert stale(report, tmp_path) == ["tables/old.md does not belong to the report"]
+    (tmp_path / "tables" / "old.md").unlink()
     save(tmp_path, "gm", "digits-t2", 1, fading(3, 50, 2))
     later = stale(compose(tmp_path), tmp_path)
-    assert any("figures/inputs.json" in text for text in later)
+    assert "figures/accuracy-reference was not drawn from these records" in later
+    (tmp_path / INPUTS).write_text("5")
+    write(report, tmp_path)
+    assert stale(report, tmp_path) == []
+
+
+def test_pictures_of_another_matplotlib_are_no_complaint(tmp_path):
+    """They are whole, drawn from these numbers, and the page shows them: the same after other bytes were drawn."""
+    for method in ("fea", "gm"):
+        save(tmp_path, method, "digits-t2", 0)
+    report = compose(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmark.report.render", lambda picture: {"png": b"other", "svg": picture.name.encode()})
+        write(report, tmp_path)
+    assert stale(report, tmp_path) == []
+
+
+def test_pictures_have_names_of_their_own():
+    names = [
+        slug(f"budget {text}") for text in ("paper", "reference", "quick, shared.x=1", "quick, shared.x=-1", "paper, é")
+    ]
+    assert len({*names}) == len(names)
+    assert names[0] == "reference"
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
 
 
 def test_pictures_that_are_no_longer_made_are_removed_and_nothing_else(tmp_path):
@@ -328,22 +425,34 @@ def test_foreign_records_are_refused_by_name_and_the_rest_is_reported(tmp_path):
 
     (folder / "broken.json").write_text("{")
     (folder / "copy.json").write_text(text)
+    first, *others = document["sessions"]
+    plant("class.json", sessions=[{**first, "classes": [9, *first["classes"][1:]]}, *others])
     plant("counts.json", sessions=[{**document["sessions"][0], "counts": [[0, 99, 5]]}, *document["sessions"][1:]])
     plant("future.json", schema=99)
     plant("huge.json", sessions=[{**document["sessions"][0], "classes": [*range(6000)]}, *document["sessions"][1:]])
     plant("nan.json", question={**document["question"], "params": {"x": float("nan")}})
     plant("nameless.json", question={**document["question"], "protocol": {"classes": []}})
+    plant("empty.json", sessions=[{**first, "counts": first["counts"][:1]}, *others])
+    plant("none.json", sessions=[])
     plant("short.json", sessions=document["sessions"][:1])
+    plant("twice.json", sessions=[{**first, "counts": [*first["counts"], first["counts"][0]]}, *others])
+    (folder / "folder.json").mkdir()
+    os.mkfifo(folder / "pipe.json")
+    (folder / "device.json").symlink_to("/dev/zero")
     plant("tampered.json", question={**document["question"], "seed": 7})
     runs, refused = read_runs(tmp_path)
     assert len(runs) == 1
     named = [Path(re.search(r"\S+\.json", line).group()).name for line in refused]
     assert named == [
-        "broken.json", "counts.json", "future.json", "huge.json", "nameless.json", "nan.json", good.path(tmp_path).name,
-        "short.json", "tampered.json",
+        "broken.json", "class.json", "counts.json", "device.json", "empty.json", "folder.json", "future.json",
+        "huge.json", "nameless.json", "nan.json", "none.json", "pipe.json", good.path(tmp_path).name, "short.json",
+        "tampered.json", "twice.json",
     ]  # fmt: skip
-    assert "second record" in refused[6]
-    assert "its key does not match its question" in refused[8]
+    reasons = dict(zip(named, refused, strict=True))
+    assert "second record" in reasons[good.path(tmp_path).name]
+    assert "its key does not match its question" in reasons["tampered.json"]
+    assert "without test images" in reasons["empty.json"]
+    assert "twice" in reasons["twice.json"]
     with pytest.raises(UsageError):
         read_record(folder / "broken.json")
 
@@ -367,7 +476,14 @@ def test_text_is_escaped_for_its_format(tmp_path):
     assert escape("C:\\x^2 ~ #1_{a} ± −") == (
         r"C:\textbackslash{}x\textasciicircum{}2 \textasciitilde{} \#1\_\{a\} $\pm$ $-$"
     )
-    assert markdown("[x](y) `z`") == r"\[x\](y) \`z\`"
+    assert markdown("[x](y) `z` $a$ ~~b~~") == r"\[x\](y) \`z\` \$a\$ \~\~b\~\~"
+    assert escape("é中") == "é?"
+
+
+def test_no_text_of_a_record_commands_a_terminal(tmp_path):
+    save(tmp_path, "fea", "digits-t2", 0, status="diverged", reason="\x1b]0;owned\x07\nnext", stored="a\x1b[2Jb")
+    (run,), _ = read_runs(tmp_path)
+    assert (run.reason, run.stored) == ("]0;owned  next", "a [2Jb")
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+x", "-x", "@x", "\t=x", " =x"])
@@ -386,6 +502,8 @@ def test_what_is_stored_is_told_as_it_was_counted():
     assert stored_range(pd.Series(["20 images", "9.8 images", "18.5 images"])) == "9.8 to 20 images"
     assert stored_range(pd.Series(["nothing", "nothing"])) == "nothing"
     assert stored_range(pd.Series(["", ""])) == ""
+    assert stored_range(pd.Series(["20images"])) == "20images"
+    assert stored_range(pd.Series(["a mean feature", "20 images"])) == "20 images / a mean feature"
 
 
 def test_long_curves_are_thinned_to_their_end():
@@ -416,6 +534,7 @@ def test_record_command_names_every_change():
 
 
 def test_a_pasted_command_does_no_harm():
+    assert "--weights FILE" in make_record("fea", "digits-t2", 0, changed={"weights": "abcdef012345"}).command
     record = make_record(
         "fea", "digits-t2", 0, changed={"x": "$(touch /tmp/owned); `id`", "y;z": 1, "views": "2; rm -r ."}
     )

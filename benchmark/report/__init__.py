@@ -1,6 +1,7 @@
 """The report: tables, figures and a page as pure functions of the records. No torch, no method code, no network."""
 
 import difflib
+import hashlib
 import json
 from dataclasses import dataclass
 from itertools import islice
@@ -11,7 +12,7 @@ from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
 from benchmark.report.figures import Picture, pictures, render
 from benchmark.report.frames import cell_frame, comparisons, run_frame
-from benchmark.report.page import page, without_pictures
+from benchmark.report.page import page, pictures_of, without_pictures
 from benchmark.report.paper import load_paper
 from benchmark.report.runs import Run, read_runs
 from benchmark.report.tables import Names, Table, build_tables, to_csv, to_latex, to_markdown, to_text
@@ -19,6 +20,7 @@ from benchmark.report.tables import Names, Table, build_tables, to_csv, to_latex
 FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
 INPUTS = "figures/inputs.json"
 PAGE = "index.html"
+KINDS = ("png", "svg")
 DIFF_LINES = 40
 """Of a file that does not follow from the records, at most."""
 
@@ -44,12 +46,9 @@ class Report:
             f"tables/{table.name}.{suffix}": write(table) for table in self.tables for suffix, write in FORMATS.items()
         }
 
-    def input_digests(self) -> str:
-        return json.dumps({picture.name: picture.digest for picture in self.pictures}, indent=1) + "\n"
-
     def page(self, drawn: dict[str, bytes]) -> str:
         shown = [(picture, drawn.get(picture.name, b"")) for picture in self.pictures]
-        return page(self.cells, self.runs, self.names, shown, self.refused)
+        return page(self.cells, self.runs, self.tables, self.names, shown, self.refused)
 
     def document(self) -> dict[str, Any]:
         tables = {table.name: json.loads(table.frame.to_json(orient="records")) for table in self.tables}
@@ -77,41 +76,76 @@ def write(report: Report, out: Path) -> list[Path]:
     for name, kinds in rendered.items():
         contents |= {f"figures/{name}.{kind}": content for kind, content in kinds.items()}
     contents[PAGE] = report.page({name: kinds["svg"] for name, kinds in rendered.items()}).encode()
-    for name in earlier_pictures(out) - rendered.keys():
-        for kind in ("png", "svg"):
+    for name in read_inputs(out).keys() - rendered.keys():
+        for kind in KINDS:
             (out / "figures" / f"{name}.{kind}").unlink(missing_ok=True)
-    contents[INPUTS] = report.input_digests().encode()
+    drawn = {
+        picture.name: {"input": picture.digest} | {kind: sha256(rendered[picture.name][kind]) for kind in KINDS}
+        for picture in report.pictures
+    }
+    contents[INPUTS] = (json.dumps(drawn, indent=1) + "\n").encode()
     for name, content in contents.items():
         make_folder((out / name).parent)
         atomic_write(out / name, content)
     return [out / name for name in contents]
 
 
-def earlier_pictures(out: Path) -> set[str]:
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_inputs(out: Path) -> dict[str, Any]:
+    """Digests of the pictures of an earlier report: of the numbers they were drawn from, and of their files."""
     try:
-        names = json.loads((out / INPUTS).read_text(encoding="utf-8"))
+        inputs = json.loads((out / INPUTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return set()
-    return {name for name in names if isinstance(name, str) and Path(name).name == name}
+        return {}
+    entries = inputs.items() if isinstance(inputs, dict) else ()
+    return {name: digests for name, digests in entries if Path(name).name == name and isinstance(digests, dict)}
 
 
 def stale(report: Report, out: Path) -> list[str]:
-    """A diff for every file in `out` that does not follow from the records; nothing if all do."""
-    expected = report.table_files() | {INPUTS: report.input_digests(), PAGE: without_pictures(report.page({}))}
-    complaints = []
-    for name, text in expected.items():
-        try:
-            found = (out / name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            complaints.append(f"{name} is missing")
-            continue
-        found = without_pictures(found) if name == PAGE else found
-        if found != text:
-            lines = difflib.unified_diff(
-                found.splitlines(), text.splitlines(), f"{name} as it is", f"{name} as it should be", n=0, lineterm=""
-            )
-            complaints.append("\n".join(line[:200] for line in islice(lines, DIFF_LINES)))
+    """What in `out` does not follow from the records, a diff or a sentence each; nothing if all does.
+
+    Tables and page are compared byte for byte. Pictures differ with the version of matplotlib, so their numbers are
+    compared, and their files, and what the page shows, with the digests that were written when they were drawn.
+    """
+    inputs, complaints = read_inputs(out), []
+    for name, text in report.table_files().items():
+        complaints += difference(name, read_bytes(out / name), text.encode())
     for picture in report.pictures:
-        absent = [kind for kind in ("png", "svg") if not (out / "figures" / f"{picture.name}.{kind}").is_file()]
-        complaints += [f"figures/{picture.name}.{kind} is missing" for kind in absent]
-    return complaints
+        drawn = inputs.get(picture.name, {})
+        if drawn.get("input") != picture.digest:
+            complaints.append(f"figures/{picture.name} was not drawn from these records")
+        for kind in KINDS:
+            found = read_bytes(out / "figures" / f"{picture.name}.{kind}")
+            if found is None or sha256(found) != drawn.get(kind):
+                complaints.append(f"figures/{picture.name}.{kind} is missing, or not what was drawn")
+    page = read_bytes(out / PAGE)
+    shown = [sha256(content) for content in pictures_of(page or b"")]
+    if page is not None and shown != [inputs.get(picture.name, {}).get("svg") for picture in report.pictures]:
+        complaints.append(f"{PAGE} shows other pictures than figures/")
+    complaints += difference(
+        PAGE, None if page is None else without_pictures(page), without_pictures(report.page({}).encode())
+    )
+    made = {*report.table_files(), INPUTS} | {f"figures/{p.name}.{kind}" for p in report.pictures for kind in KINDS}
+    there = [path for folder in ("tables", "figures") for path in (out / folder).glob("*")]
+    foreign = sorted({path.relative_to(out).as_posix() for path in there} - made)
+    return complaints + [f"{name} does not belong to the report" for name in foreign]
+
+
+def read_bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def difference(name: str, found: bytes | None, expected: bytes) -> list[str]:
+    if found is None:
+        return [f"{name} is missing"]
+    if found == expected:
+        return []
+    before, after = (content.decode(errors="replace").splitlines(keepends=True) for content in (found, expected))
+    lines = difflib.unified_diff(before, after, f"{name} as it is", f"{name} as it should be", n=0)
+    return ["\n".join(repr(line)[1:-1][:200] for line in islice(lines, DIFF_LINES))]

@@ -76,12 +76,12 @@ def style(method: str, others: list[str]) -> tuple[str, str]:
 
 
 def slug(environment: str) -> str:
-    """A file name for an environment; a long one is cut and told apart by its digest."""
+    """A file name for an environment; what letters cannot tell apart, its digest does."""
     if environment == REFERENCE:
         return "reference"
     text = re.sub(r"[^a-z0-9]+", "-", environment.removeprefix("budget ").lower()).strip("-")
     digest = hashlib.sha256(environment.encode()).hexdigest()[:6]
-    return text if len(text) <= SLUG else f"{text[:SLUG].strip('-')}-{digest}"
+    return f"{text[:SLUG].strip('-')}-{digest}"
 
 
 def spread(curves: list[list[float]]) -> dict[str, list[float]]:

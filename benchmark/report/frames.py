@@ -2,8 +2,8 @@
 
 import json
 import random
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -15,23 +15,7 @@ import pandas as pd
 from benchmark.record import group_name
 from benchmark.report.paper import Paper
 from benchmark.report.runs import Run
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A figure of the paper and which way is better."""
-
-    name: str
-    title: str
-    short: str
-    higher_is_better: bool
-
-
-METRICS = (
-    Metric("average_accuracy", "Average accuracy", "accuracy", True),
-    Metric("average_forgetting", "Average forgetting (AvF)", "AvF", False),
-    Metric("average_discovery", "Average discovery (AvD)", "AvD", True),
-)
+from benchmark.scoring import METRICS
 
 FLOOR = "kmeans"
 REFERENCE = group_name("paper", {})
@@ -53,7 +37,6 @@ def run_frame(runs: Iterable[Run]) -> pd.DataFrame:
     for run in runs:
         if run.status == "partial":
             continue
-        metrics = run.metrics if run.status == "done" else None
         rows.append(
             {
                 "environment": run.environment,
@@ -67,25 +50,29 @@ def run_frame(runs: Iterable[Run]) -> pd.DataFrame:
                 "stored": run.stored,
                 "commit": run.commit,
                 "dirty": run.dirty,
-                **{m.name: getattr(metrics, m.name) if metrics else None for m in METRICS},
+                "base": run.base,
+                "version": run.version,
+                **run.figures(),
             }
         )
-    columns = [*CELL, "group", "reference", "setting", "seed", "stored", "commit", "dirty", *(m.name for m in METRICS)]
-    return told_apart(pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS}))
-
-
-def told_apart(frame: pd.DataFrame) -> pd.DataFrame:
-    """Runs that share names but not their question (an edited own method, another version) get names of their own."""
-    settings = frame.groupby(CELL)["setting"].transform("nunique")
-    mixed = settings > 1
-    frame.loc[mixed, "method"] = frame["method"] + "@" + frame["setting"].str[:6]
-    return frame
+    columns = [*CELL, "group", "reference", "setting", "seed", "stored", "commit", "dirty", "base", "version"]
+    columns += [m.name for m in METRICS]
+    return pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS})
 
 
 def stored_range(stored: "pd.Series[str]") -> str:
     """What all runs store of a class, or the least and the most: a class of few images has few exemplars."""
-    texts = sorted(set(stored) - {""}, key=lambda text: float(text.split()[0]) if text[0].isdigit() else 0.0)
-    return f"{texts[0].split()[0]} to {texts[-1]}" if len(texts) > 1 else "".join(texts)
+    texts = sorted({*stored} - {""})
+    parts = [re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) (.+)", text) for text in texts]
+    amounts = sorted((float(part[1]), part[1], part[2]) for part in parts if part is not None)
+    if len(texts) < 2 or len(amounts) < len(texts) or len({unit for *_, unit in amounts}) > 1:
+        return " / ".join(texts)
+    return f"{amounts[0][1]} to {amounts[-1][1]} {amounts[0][2]}"
+
+
+def printed(value: float) -> float:
+    """The number that readers see."""
+    return float(f"{value:.{DECIMALS}f}")
 
 
 def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:
@@ -97,6 +84,7 @@ def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     for keys, runs in frame.groupby(CELL, sort=True):
         named: dict[str, Any] = dict(zip(CELL, keys, strict=True))
         first = runs.iloc[0]
+        diverged = int(runs[METRICS[0].name].isna().sum())
         for metric in METRICS:
             values = runs[metric.name].dropna()
             published = None
@@ -112,14 +100,14 @@ def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:
                     "mean": mean,
                     "deviation": deviation,
                     "runs": len(runs),
-                    "diverged": int(runs[METRICS[0].name].isna().sum()),
+                    "diverged": diverged,
                     "seeds": " ".join(map(str, sorted(runs["seed"]))),
                     "stored": stored_range(runs["stored"]),
                     "commits": int(runs["commit"].nunique()),
                     "dirty": bool(runs["dirty"].any()),
                     "paper": published,
-                    "difference": None if mean is None or published is None else mean - published,
-                    "status": status(mean, deviation, published, diverged=bool(runs[METRICS[0].name].isna().any())),
+                    "difference": None if mean is None or published is None or diverged else mean - published,
+                    "status": status(mean, deviation, published, diverged=diverged > 0),
                 }
             )
     columns = [*CELL, "group", "metric", "mean", "deviation", "runs", "diverged", "seeds", "stored", "commits", "dirty"]
@@ -163,7 +151,7 @@ def ranked(cells: pd.DataFrame) -> pd.DataFrame:
     ascending = {metric.name: not metric.higher_is_better for metric in METRICS}
     for (_, _, metric), group in competing.groupby(["environment", "protocol", "metric"]):
         if len(group) > 1:
-            order = group["mean"].round(DECIMALS).rank(method="dense", ascending=ascending[str(metric)])
+            order = group["mean"].map(printed).rank(method="dense", ascending=ascending[str(metric)])
             ranks.loc[group.index] = order.where(order <= 2, 0).astype(int)
     return cells.assign(rank=ranks)
 
@@ -179,16 +167,18 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
             named = {**here, "variant": "", "first": first, "second": second}
             rows += [named | row for row in paired(parts[first, ""], parts[second, ""])]
         for (method, variant), changed in parts.items():
-            if variant and method in plain:
-                named = {**here, "variant": variant, "first": method, "second": method}
-                rows += [named | row for row in paired(changed, parts[method, ""])]
+            same = (runs["variant"] == "") & (runs["base"] == changed["base"].iloc[0])
+            named = {**here, "variant": variant, "first": method, "second": method}
+            rows += [named | row for row in paired(changed, runs[same], "version")] if variant else []
     columns = ["environment", "protocol", "variant", "first", "second", "metric", "mean", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=columns).astype({"mean": float, "low": float, "high": float})
 
 
-def paired(first: pd.DataFrame, second: pd.DataFrame) -> list[dict[str, Any]]:
+def paired(first: pd.DataFrame, second: pd.DataFrame, *equal: str) -> list[dict[str, Any]]:
     """First less second, by seed, with a bootstrap interval, a row a metric; nothing where they share no seed."""
-    both = first.merge(second, on="seed", suffixes=("", "_second")).sort_values("seed")
+    both = first.merge(second, on=["seed", *equal], suffixes=("", "_second")).sort_values("seed")
+    if both["seed"].duplicated().any():  # which of several is meant, nobody knows
+        return []
     rows = []
     for metric in METRICS:
         difference = (both[metric.name] - both[f"{metric.name}_second"]).dropna().tolist()

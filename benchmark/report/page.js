@@ -175,6 +175,7 @@ function open(run) {
   const matrix = run.accuracy.map((row, t) => ["session " + t, ...run.accuracy.map((_, j) => figure(row[j])), figure(run.overall[t])]);
   const nodes = [title, close, make("p", label(run.method) + ", seed " + run.seed + ", " + run.group + ": " + run.status + (run.reason ? " (" + run.reason + ")" : "")),
     make("h3", "The same run again"), command,
+    make("p", "At its commit; DIR and FILE, where they stand, are the folder of the data and the file of the weights.", { class: "soft" }),
     make("h3", "Accuracy by session (rows) of each session's classes (columns), in %"),
     grid(["after", ...run.accuracy.map((_, j) => "C" + j + " (" + run.sizes[j] + ")"), "overall"], matrix),
     make("h3", "Novel share and other diagnostics by epoch"), charts(run, "diagnostics", "share_on_new_rows"),

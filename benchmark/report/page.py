@@ -13,13 +13,13 @@ from typing import Any
 import pandas as pd
 
 from benchmark.report.figures import Picture
-from benchmark.report.frames import METRICS
 from benchmark.report.runs import Run
-from benchmark.report.tables import DIRTY, MIXED, Names, environments, reproduction
+from benchmark.report.tables import DIRTY, MIXED, Names, Table, environments, reproduction
+from benchmark.scoring import METRICS
 
 DECIMALS = 6
 """More than is shown, so that nothing is rounded twice."""
-PICTURE = re.compile(r'src="data:image/[^"]*"')
+PICTURE = re.compile(rb'src="data:image/svg\+xml;base64,([^"]*)"')
 
 
 def plain(value: Any) -> Any:
@@ -64,7 +64,7 @@ def run_row(run: Run) -> dict[str, Any]:
     metrics = run.metrics
     names = ("name", "file", "protocol", "method", "seed", "status", "reason", "group", "command", "stored")
     return {key: getattr(run, key) for key in names} | {
-        "metrics": {m.name: plain(getattr(metrics, m.name)) if metrics else None for m in METRICS},
+        "metrics": {name: plain(value) for name, value in run.figures().items()},
         "accuracy": [[*map(plain, row)] for row in metrics.accuracy] if metrics else [],
         "overall": [*map(plain, metrics.overall)] if metrics else [],
         "sizes": run.sizes,
@@ -101,7 +101,12 @@ def figure_html(picture: Picture, svg: bytes) -> str:
 
 
 def page(
-    cells: pd.DataFrame, runs: list[Run], names: Names, pictures: list[tuple[Picture, bytes]], refused: list[str]
+    cells: pd.DataFrame,
+    runs: list[Run],
+    tables: list[Table],
+    names: Names,
+    pictures: list[tuple[Picture, bytes]],
+    refused: list[str],
 ) -> str:
     """The whole file."""
     folder = files("benchmark") / "report"
@@ -114,13 +119,41 @@ def page(
         css=read["css"],
         js=read["js"],
         intro=escape(intro),
-        reading=escape(reproduction(cells)),
+        reading=escape(reproduction(pd.concat([t.frame["status"].to_frame() for t in tables if "status" in t.frame]))),
+        tables="".join(table_html(table) for table in tables if table.sections),
         figures="".join(figure_html(picture, svg) for picture, svg in pictures),
         # "</script>" or "<!--" in a record's text would end the script early
         data=data.replace("<", r"\u003c"),
     )
 
 
-def without_pictures(text: str) -> str:
+def pictures_of(page: bytes) -> list[bytes]:
+    """The pictures that a page shows, in its order; nothing for one that cannot be read."""
+    found = []
+    for text in PICTURE.findall(page):
+        try:
+            found.append(base64.b64decode(text, validate=True))
+        except ValueError:
+            found.append(b"")
+    return found
+
+
+def without_pictures(page: bytes) -> bytes:
     """The page less its pictures: those differ between versions of matplotlib, and have digests of their own."""
-    return PICTURE.sub('src=""', text)
+    return PICTURE.sub(b'src=""', page)
+
+
+def table_html(table: Table) -> str:
+    """A table of the report, to be unfolded."""
+    parts = [f"<details><summary>{escape(table.title)}</summary>\n<p class='soft'>{escape(table.note)}</p>\n"]
+    for section in table.sections:
+        head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in section.columns)
+        classes = ("", " class='best'", " class='second'")
+        rows = "".join(
+            "<tr>" + "".join(f"<td{classes[cell.rank]}>{escape(cell.text)}</td>" for cell in row) + "</tr>\n"
+            for row in section.rows
+        )
+        label = escape(section.heading)
+        parts.append(f"<h3>{label}</h3>\n<div class='wide' tabindex='0' role='region' aria-label='{label}'><table>")
+        parts.append(f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n")
+    return "".join([*parts, "</details>\n"])

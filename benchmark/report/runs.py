@@ -1,5 +1,6 @@
 """From record files to what the report needs of each run; a record is read, summarised and let go, one at a time."""
 
+import dataclasses
 import gc
 import json
 import math
@@ -58,6 +59,16 @@ class Run:
     provenance: dict[str, Any]
     confusion: Confusion | None
     """Test images by true class and class of the predicted row, after the last session, of a finished run."""
+    key: str
+    base: str
+    """The method's own name; `method` tells its versions apart where there are several."""
+    version: tuple[bool, int]
+    """Whether the method is the suite's own, and its version."""
+
+    def figures(self) -> dict[str, float | None]:
+        """The three figures; none of a run that has not finished."""
+        metrics = self.metrics if self.status == "done" else None
+        return {metric.name: getattr(metrics, metric.name) if metrics else None for metric in scoring.METRICS}
 
     @property
     def commit(self) -> str:
@@ -67,6 +78,19 @@ class Run:
     def dirty(self) -> bool:
         """Whether the code was not, or not surely, what the commit says."""
         return self.provenance["dirty"] is not False
+
+
+def visible(text: str) -> str:
+    """A record's text on one line and without letters that command a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+
+
+def visible_tree(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {visible(key): visible_tree(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [*map(visible_tree, tree)]
+    return visible(tree) if isinstance(tree, str) else tree
 
 
 def of_environment(key: str) -> bool:
@@ -86,14 +110,14 @@ def summary(record: RunRecord, file: str) -> Run:
         method=question.method,
         seed=question.seed,
         status=record.status,
-        reason=record.reason,
+        reason=None if record.reason is None else visible(record.reason),
         budget=record.budget_name,
         environment=group_name(record.budget_name, shared),
         variant={key: value for key, value in changed.items() if key not in shared},
         group=record.group,
         reference=record.budget_name == "paper" and not shared,
         setting=record.setting,
-        stored=record.stored_per_class,
+        stored=visible(record.stored_per_class),
         command=record.command,
         sizes=record.sizes,
         images=[int(part.sum()) for part in images],
@@ -111,8 +135,11 @@ def summary(record: RunRecord, file: str) -> Run:
             for phase in session.phases
         ],
         optimiser_steps=record.optimiser_steps,
-        provenance=json.loads(record.provenance.model_dump_json()),  # what is no number becomes null
+        provenance=visible_tree(json.loads(record.provenance.model_dump_json())),  # what is no number becomes null
         confusion=by_class(counts[-1], assignments) if record.status == "done" else None,
+        key=record.key,
+        base=question.method,
+        version=(question.method_source is None, question.method_version),
     )
 
 
@@ -145,6 +172,26 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
+def told_apart(runs: list[Run]) -> list[Run]:
+    """Runs that share names but not their question (an edited own method, another version) get names of their own.
+
+    The suite's own method in its latest version keeps the plain name, if that settles it.
+    """
+    cells: dict[tuple[str, ...], dict[str, tuple[bool, int]]] = {}
+    for run in runs:
+        cells.setdefault((run.group, run.protocol, run.base), {})[run.setting] = run.version
+    plain = {}
+    for cell, settings in cells.items():
+        latest = [setting for setting, version in settings.items() if version == max(settings.values())]
+        plain[cell] = latest[0] if len(latest) == 1 else ""
+    return [
+        run
+        if run.setting == plain[run.group, run.protocol, run.base]
+        else dataclasses.replace(run, method=f"{run.base}@{run.setting[:6]}")
+        for run in runs
+    ]
+
+
 def read_runs(results: Path) -> tuple[list[Run], list[str]]:
     """All runs below a folder in a fixed order, and a sentence for each file that is no record."""
     runs, refused, seen = [], [], dict[str, str]()
@@ -153,12 +200,16 @@ def read_runs(results: Path) -> tuple[list[Run], list[str]]:
             file = path.relative_to(results).as_posix()
             try:
                 record = read_record(path)
+                run = summary(record, file)
             except UsageError as error:
-                refused.append(str(error))
+                refused.append(visible(str(error)))
                 continue
-            if record.key in seen:
-                refused.append(f"{path} is a second record of the run in {seen[record.key]}")
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                refused.append(visible(f"{path} cannot be scored: {error}"))
                 continue
-            seen[record.key] = file
-            runs.append(summary(record, file))
-    return runs, refused
+            if run.key in seen:
+                refused.append(visible(f"{path} is a second record of the run in {seen[run.key]}"))
+                continue
+            seen[run.key] = file
+            runs.append(run)
+    return told_apart(runs), refused

@@ -1,19 +1,17 @@
 """`bench list runs` and `bench show`: one line a run, and one run in full."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
 from benchmark.errors import UsageError
-from benchmark.report.frames import METRICS
 from benchmark.report.runs import Run, read_runs
+from benchmark.scoring import METRICS
 
-
-def figures(run: Run) -> dict[str, float | None]:
-    """The three figures; none of a run that has not finished."""
-    metrics = run.metrics if run.status == "done" else None
-    return {metric.name: getattr(metrics, metric.name) if metrics else None for metric in METRICS}
+PLACEHOLDER = re.compile(r"--data-dir DIR|--weights FILE")
+PLACEHOLDERS = "(DIR: the folder of the data; FILE: that of the weights)"
 
 
 def listed(results: Path, wanted: dict[str, str]) -> tuple[list[Run], list[str]]:
@@ -28,15 +26,15 @@ def listed(results: Path, wanted: dict[str, str]) -> tuple[list[Run], list[str]]
 
 def row(run: Run) -> dict[str, Any]:
     names = ("name", "protocol", "method", "seed", "group", "status")
-    return {**{name: getattr(run, name) for name in names}, "metrics": figures(run)}
+    return {**{name: getattr(run, name) for name in names}, "metrics": run.figures()}
 
 
 def run_list(runs: list[Run]) -> str:
     """A line a run for a terminal."""
-    rows = [
-        [run.name, run.status, *("" if value is None else f"{value:.2f}" for value in figures(run).values()), run.group]
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        told = ("" if value is None else f"{value:.2f}" for value in run.figures().values())
+        rows.append([run.name, run.status, *told, run.group])
     headers = ["run", "status", *(metric.short for metric in METRICS), "group"]
     return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
 
@@ -44,9 +42,9 @@ def run_list(runs: list[Run]) -> str:
 def chosen(results: Path, text: str) -> Run:
     """The one run whose name, file or key is given, whole or in a part that no other run shares."""
     runs, _ = listed(results, {})
-    text = text.removeprefix(f"{results.as_posix()}/").removeprefix("runs/").removesuffix(".json")
-    exact = [run for run in runs if run.name == text]
-    found = exact or [run for run in runs if text and text in run.name]
+    path = Path(text)
+    exact = [run for run in runs if run.name == text or (path.is_file() and (results / run.file).samefile(path))]
+    found = exact or [run for run in runs if text and (text in run.name or run.key.startswith(text))]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -77,7 +75,8 @@ def run_text(run: Run) -> str:
     """All of it for a terminal."""
     state = f"{run.status} ({run.reason})" if run.reason else run.status
     summary = [("group", run.group), ("status", state), ("record", run.file), ("command", run.command)]
-    summary += [(metric.title, "-" if (v := figures(run)[metric.name]) is None else f"{v:.2f}") for metric in METRICS]
+    summary += [("", PLACEHOLDERS)] if PLACEHOLDER.search(run.command) else []
+    summary += [(metric.title, "-" if (v := run.figures()[metric.name]) is None else f"{v:.2f}") for metric in METRICS]
     summary += [("stored per class", run.stored), ("optimiser steps", str(run.optimiser_steps))]
     parts = [run.name, plain_table(summary)]
     if run.metrics is not None:

@@ -12,18 +12,22 @@ import pandas as pd
 from tabulate import tabulate
 
 from benchmark.protocol import load_datasets, load_protocol, protocol_names
-from benchmark.report.frames import DECIMALS, FLOOR, METRICS, REFERENCE, Metric, status, variant_text
+from benchmark.report.frames import DECIMALS, FLOOR, REFERENCE, printed, status, variant_text
 from benchmark.report.paper import Paper, Variants
+from benchmark.scoring import METRICS, Metric
 
 LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$"}
 LATEX |= {"†": r"\dag{}", "§": r"\S{}", "¶": r"\P{}", "−": "$-$", "<": "$<$", ">": "$>$", '"': "''", "|": r"\textbar{}"}
+LAST_LETTER = 0x180
+"""Latin with accents ends here; what follows needs fonts that not everybody has."""
 CSV_DECIMALS = 4
 DIRTY, MIXED = "§", "¶"
 LEGEND = (
-    "Each cell: mean ± sample deviation (runs), in percent; best and second best of a column are marked. `div (k/n)`: "
-    f"k of n runs diverged. {DIRTY}: made by code with uncommitted changes. {MIXED}: by several commits."
+    "Each cell: mean ± sample deviation (runs), in percent. `div (k/n)`: k of n runs diverged. "
+    f"{DIRTY}: made by code with uncommitted changes. {MIXED}: by several commits."
 )
+RANKS = "Best in bold, second best underlined (`*` and `'` in a terminal)."
 
 
 Line = dict[Hashable, Any]
@@ -143,21 +147,23 @@ def metric_section(
             cell = [Cell("") if row is None else Cell(cell_text(row), int(row["rank"])) for row in own]
             rows.append([*lead, *([Cell("ours")] if reference else []), *cell])
         if method in published:
-            printed = [published[method].get(protocol) for protocol in columns]
+            figures = [published[method].get(protocol) for protocol in columns]
             exemplars = paper.methods[method].exemplars
             said = [Cell(f"{exemplars} images" if exemplars else "nothing")] if stored else []
-            texts = [Cell("" if figure is None else number(figure)) for figure in printed]
+            texts = [Cell("" if figure is None else number(figure)) for figure in figures]
             rows.append([Cell("" if target else names.label(method)), *said, Cell("paper"), *texts])
-            if any(row is not None and row["status"] not in ("", "not run") for row in own):
-                rows.append([Cell(""), *([Cell("")] if stored else []), Cell("difference"), *map(difference_cell, own)])
+            told = [Cell("") if row is None else difference_cell(row["difference"], row["status"]) for row in own]
+            if any(cell.text for cell in told):
+                rows.append([Cell(""), *([Cell("")] if stored else []), Cell("difference"), *told])
     header = ["method", *(["stored per class"] if stored else []), *(["figure"] if reference else []), *columns]
     return Section(f"{metric.title}, {arrow(metric)}. {heading(environment)}", header, rows)
 
 
-def difference_cell(row: Line | None) -> Cell:
-    if row is None or row["status"] in ("", "not run"):
+def difference_cell(difference: float | None, kind: str) -> Cell:
+    """How far from the paper, and the status; the status alone if runs diverged, nothing where nothing ran."""
+    if kind in ("", "not run"):
         return Cell("")
-    return Cell(row["status"] if pd.isna(row["difference"]) else f"{signed(row['difference'])} {row['status']}")
+    return Cell(kind if difference is None or pd.isna(difference) else f"{signed(difference)} {kind}")
 
 
 def metric_table(
@@ -175,7 +181,7 @@ def metric_table(
         & cells["metric"].isin([metric.name for metric in metrics])
         & cells["protocol"].isin(protocols)
     ]
-    note = LEGEND + "\n" + reproduction(chosen)
+    note = f"{LEGEND} {RANKS}\n{reproduction(chosen)}"
     return Table(name, title, note, [section for section in sections if section is not None], chosen)
 
 
@@ -197,23 +203,26 @@ def variant_table(cells: pd.DataFrame, name: str, title: str, wanted: Variants, 
         reference = environment == REFERENCE
         here = own[(own["environment"] == environment) & (own["runs"] > 0)]
         changed = {*here[here["variant"] != ""]["protocol"]}
-        printed = [*dict.fromkeys(protocol for row in wanted.rows for protocol in row.figures)] if reference else []
-        columns = [*printed, *sorted(changed - {*printed})]
+        theirs = [*dict.fromkeys(protocol for row in wanted.rows for protocol in row.figures)] if reference else []
+        columns = [*theirs, *sorted(changed - {*theirs})]
         if not columns:
             continue
         found = lookup(here, "variant", "protocol")
+        ranks = {protocol: column_ranks(here[here["protocol"] == protocol]) for protocol in columns}
         rows = []
         for variant, text in zip(wanted.rows, texts, strict=True):
             cell = [found.get((text, protocol)) for protocol in columns]
             figures = [variant.figures.get(protocol) if reference else None for protocol in columns]
             judged = [judge(row, figure) for row, figure in zip(cell, figures, strict=True)]
-            ours = [Cell("" if row is None else cell_text(row)) for row in cell]
+            ours = [
+                Cell("") if row is None else Cell(cell_text(row), ranks[protocol].get(text, 0))
+                for protocol, row in zip(columns, cell, strict=True)
+            ]
             rows.append([Cell(variant.label), *([Cell("ours")] if reference else []), *ours])
             if reference:
                 rows.append([Cell(""), Cell("paper"), *(Cell("" if f is None else number(f)) for f in figures)])
-                if any(kind not in ("", "not run") for _, kind in judged):
-                    told = [Cell("" if d is None else f"{signed(d)} {kind}") for d, kind in judged]
-                    rows.append([Cell(""), Cell("difference"), *told])
+                told = [difference_cell(*one) for one in judged]
+                rows += [[Cell(""), Cell("difference"), *told]] if any(one.text for one in told) else []
             for protocol, row, figure, (difference, kind) in zip(columns, cell, figures, judged, strict=True):
                 line = {"environment": environment, "protocol": protocol, "row": variant.label, "changed": text}
                 values = ("mean", "deviation", "runs", "diverged", "seeds", "commits", "dirty")
@@ -223,7 +232,15 @@ def variant_table(cells: pd.DataFrame, name: str, title: str, wanted: Variants, 
         header = [names.label(wanted.method), *(["figure"] if reference else []), *columns]
         sections.append(Section(f"{metric.title}, {arrow(metric)}. {heading(environment)}", header, rows))
     frame = pd.DataFrame(lines).astype({"mean": float, "deviation": float, "paper": float, "difference": float})
-    return Table(name, title, LEGEND + "\n" + reproduction(frame), sections, frame)
+    return Table(name, title, f"{LEGEND} {RANKS}\n{reproduction(frame)}", sections, frame)
+
+
+def column_ranks(cells: pd.DataFrame) -> dict[str, int]:
+    """1 and 2 for the best and second best variant, if there are several and they did not diverge."""
+    whole = cells[(cells["diverged"] == 0) & cells["mean"].notna()]
+    best = sorted({printed(mean) for mean in whole["mean"]}, reverse=True)[:2] if len(whole) > 1 else []
+    shown = {row["variant"]: printed(row["mean"]) for row in whole.to_dict("records")}
+    return {variant: best.index(mean) + 1 for variant, mean in shown.items() if mean in best}
 
 
 def judge(row: Line | None, figure: float | None) -> tuple[float | None, str]:
@@ -235,7 +252,7 @@ def judge(row: Line | None, figure: float | None) -> tuple[float | None, str]:
     mean: float | None = None if pd.isna(row["mean"]) else float(row["mean"])
     deviation: float | None = None if pd.isna(row["deviation"]) else float(row["deviation"])
     kind = status(mean, deviation, figure, diverged=bool(row["diverged"]))
-    return (None if mean is None else mean - figure), kind
+    return (None if mean is None or row["diverged"] else mean - figure), kind
 
 
 def protocol_table(cells: pd.DataFrame, names: Names) -> Table:
@@ -279,7 +296,7 @@ def own_table(cells: pd.DataFrame, names: Names) -> Table:
                 rows.append([Cell(names.label(method)), Cell(kept), *own])
             columns = ["method", "stored per class", *(f"{m.title}" for m in METRICS)]
             sections.append(Section(f"{protocol}, {environment}", columns, rows))
-    return Table("own", "Protocols beside the paper's", LEGEND, sections, chosen)
+    return Table("own", "Protocols beside the paper's", f"{LEGEND} {RANKS}", sections, chosen)
 
 
 def changed_table(cells: pd.DataFrame, names: Names) -> Table:
@@ -376,7 +393,7 @@ def markdown(text: str) -> str:
     """Text of a record as text: no markup, no cell borders, no HTML."""
     for letter, safe in {"&": "&amp;", "<": "&lt;", ">": "&gt;"}.items():
         text = text.replace(letter, safe)
-    return re.sub(r"([\\|`*_\[\]])", r"\\\1", text)
+    return re.sub(r"([\\|`*_\[\]$~])", r"\\\1", text)
 
 
 def to_csv(table: Table) -> str:
@@ -392,7 +409,8 @@ def guarded(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in text)
+    """What LaTeX takes for text; letters it cannot set without more packages become question marks."""
+    return "".join(LATEX.get(letter, letter if ord(letter) < LAST_LETTER else "?") for letter in text)
 
 
 def to_latex(table: Table) -> str:
