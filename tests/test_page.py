@@ -128,7 +128,7 @@ def test_a_run_opens_with_its_command_and_curves(tab):
     ]
     assert diverged == [""]  # a run that did not finish has no figures to be sorted by
     page.locator("#run button", has_text="Copy").click()
-    page.wait_for_function("document.querySelector('#run .command button').textContent === 'Copied'")
+    page.locator("#run .command button", has_text="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == command
     page.locator("#run button", has_text="Close").click()
     assert not page.locator("#run").is_visible()
