@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import stat
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -184,12 +185,14 @@ class RunRecord(Spec):
             if list(session.classes) != classes or total > MAX_CLASSES:
                 raise ValueError("its classes are not those of its protocol")
             for triplets, met in ((session.counts, total), (session.train_counts, 0)):
-                places = np.array(triplets, dtype=np.int64).reshape(-1, 3)[:, :2]
-                if places.max(initial=0) >= total:
+                i, j, _ = arrays(triplets)
+                if max(i.max(initial=0), j.max(initial=0)) >= total:
                     raise ValueError("counts do not fit the number of classes")
-                if len(np.unique(places @ (MAX_CLASSES, 1))) != len(places):
+                seen = np.zeros((total, total), dtype=bool)
+                seen[i, j] = True
+                if seen.sum() != len(triplets):
                     raise ValueError("counts name a place twice")
-                if len(np.unique(places[:, 0])) < met:
+                if seen.any(axis=1).sum() < met:
                     raise ValueError("there is a class without test images")
             if any(sorted(a) != list(range(len(a))) or len(a) != len(session.classes) for a in session.assignments()):
                 raise ValueError("an assignment is not one to one")
@@ -304,9 +307,15 @@ def sparse(counts: scoring.Counts) -> tuple[Triplet, ...]:
 
 def dense(triplets: tuple[Triplet, ...], rows: int, columns: int) -> scoring.Counts:
     counts = np.zeros((rows, columns), dtype=np.int64)
-    i, j, n = np.array(triplets, dtype=np.int64).reshape(-1, 3).T
+    i, j, n = arrays(triplets)
     counts[i, j] = n
     return counts
+
+
+def arrays(triplets: tuple[Triplet, ...]) -> scoring.Counts:
+    """Classes, rows and numbers of images; twice as fast as making an array of tuples."""
+    flat = np.fromiter(chain.from_iterable(triplets), dtype=np.int64, count=3 * len(triplets))
+    return flat.reshape(-1, 3).T
 
 
 def read_record(path: Path) -> RunRecord:

@@ -3,6 +3,8 @@
 import difflib
 import hashlib
 import json
+import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +23,7 @@ FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
 INPUTS = "figures/inputs.json"
 PAGE = "index.html"
 KINDS = ("png", "svg")
+MANY, WORKERS = 10, 4
 DIFF_LINES = 40
 """Of a file that does not follow from the records, at most."""
 
@@ -61,7 +64,8 @@ def compose(results: Path) -> Report:
         raise UsageError(f"there are no records in {results / 'runs'}: make one with `bench run`")
     runs, refused = read_runs(results)
     if not any(run.status != "partial" for run in runs):
-        raise UsageError(f"there is no finished run in {results / 'runs'}: make one with `bench run`")
+        why = f" ({len(refused)} files were refused, the first because {refused[0]})" if refused else ""
+        raise UsageError(f"there is no finished run in {results / 'runs'}: make one with `bench run`{why}")
     paper = load_paper()
     names = Names(paper)
     frame = run_frame(runs)
@@ -71,7 +75,7 @@ def compose(results: Path) -> Report:
 
 def write(report: Report, out: Path) -> list[Path]:
     """All files of the report; pictures of an earlier one that are no longer made are removed."""
-    rendered = {picture.name: render(picture) for picture in report.pictures}
+    rendered = dict(zip([picture.name for picture in report.pictures], drawn(report.pictures), strict=True))
     contents: dict[str, bytes] = {name: text.encode() for name, text in report.table_files().items()}
     for name, kinds in rendered.items():
         contents |= {f"figures/{name}.{kind}": content for kind, content in kinds.items()}
@@ -79,15 +83,23 @@ def write(report: Report, out: Path) -> list[Path]:
     for name in read_inputs(out).keys() - rendered.keys():
         for kind in KINDS:
             (out / "figures" / f"{name}.{kind}").unlink(missing_ok=True)
-    drawn = {
+    digests = {
         picture.name: {"input": picture.digest} | {kind: sha256(rendered[picture.name][kind]) for kind in KINDS}
         for picture in report.pictures
     }
-    contents[INPUTS] = (json.dumps(drawn, indent=1) + "\n").encode()
+    contents[INPUTS] = (json.dumps(digests, indent=1) + "\n").encode()
     for name, content in contents.items():
         make_folder((out / name).parent)
         atomic_write(out / name, content)
     return [out / name for name in contents]
+
+
+def drawn(pictures: list[Picture]) -> list[dict[str, bytes]]:
+    """Each picture's files; many are drawn by several processes, which takes most of a report's time."""
+    if len(pictures) < MANY:
+        return [*map(render, pictures)]
+    with ProcessPoolExecutor(min(WORKERS, os.cpu_count() or 1)) as pool:
+        return [*pool.map(render, pictures)]
 
 
 def sha256(content: bytes) -> str:
