@@ -22,11 +22,6 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
     return memory[start : start + size]
 
 
-def unfilled(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor on the CPU with whatever stood there before."""
-    return torch.from_numpy(aligned(math.prod(shape) * dtype.itemsize)).view(dtype).view(shape)
-
-
 class Slabs:
     """Memory for batches that is used again once nobody holds its tensors: fresh pages cost more than what fills them.
 

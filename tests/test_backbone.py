@@ -8,9 +8,19 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from benchmark.backbone import Attend, LastBlock, build_vit, open_backbone, parameter_count, split_vit
+from benchmark.backbone import (
+    FEW_ROWS,
+    Attend,
+    LastBlock,
+    WeightsFirst,
+    build_vit,
+    open_backbone,
+    parameter_count,
+    split_vit,
+)
 from benchmark.errors import DataError, UsageError
 from benchmark.protocol import Backbone, load_backbone, weight_file
+from benchmark.slabs import Slabs
 from benchmark.stream import Tokens
 
 WIDTH, HEADS = 48, 4
@@ -44,13 +54,14 @@ def spec(size: int = 32) -> Backbone:
 SHAPES = [{}, {"init_values": 0.1}, {"qkv_bias": False}, {"reg_tokens": 2}]
 
 
+@pytest.mark.parametrize("count", [FEW_ROWS - 1, FEW_ROWS + 4])
 @pytest.mark.parametrize("options", SHAPES, ids=str)
-def test_class_token_path_equals_the_whole_network(options):
+def test_class_token_path_equals_the_whole_network(options, count):
     """Values within 1e-5; each parameter's gradient within 1e-4 of its own norm, the packed qkv bias taken whole."""
     whole = small_vit(**options)
     trunk, last = split_vit(copy.deepcopy(whole), spec())
     assert last.fast
-    pixels, weight = torch.rand(6, 3, 32, 32), torch.randn(6, WIDTH)
+    pixels, weight = torch.rand(count, 3, 32, 32), torch.randn(count, WIDTH)
     expected = whole.forward_features((pixels - 0.5) / 0.5)[:, 0]
     got = last(trunk(pixels))
     assert torch.allclose(got, expected, atol=1e-5, rtol=1e-5)
@@ -75,11 +86,19 @@ def test_attention_by_the_cacheful_gives_the_bits_of_the_plain_formula(monkeypat
     weight = torch.cat([own, torch.bmm(first, others.transpose(1, 2))], dim=2).softmax(dim=2)
     expected = torch.bmm(weight[:, :, 1:], others) + weight[:, :, :1] * x0_hat[:, None]
     monkeypatch.setattr("benchmark.backbone.CACHED_BYTES", together * 4 * rest[0].numel())
-    got = Attend.apply(second, x0_hat, rest)
+    got = Attend.apply(second, x0_hat, rest, Slabs())
     (expected * above).sum().backward()
     (got * above).sum().backward()
     assert torch.equal(got, expected)
     assert torch.equal(second.grad, first.grad)
+
+
+def test_layers_with_their_weights_first_have_the_gradient_they_claim():
+    torch.manual_seed(0)
+    shapes = ((3, 5), (4, 5), (4,))
+    given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert torch.allclose(WeightsFirst.apply(*given), nn.functional.linear(*given))
+    assert torch.autograd.gradcheck(WeightsFirst.apply, given)
 
 
 def test_tokens_are_constants():
@@ -89,8 +108,9 @@ def test_tokens_are_constants():
         last(Tokens(tokens.cls.requires_grad_(), tokens.rest))
 
 
-def test_other_blocks_fall_back_to_the_plain_block():
-    whole = small_vit(qk_norm=True)
+@pytest.mark.parametrize("options", [{"qk_norm": True}, {"proj_drop_rate": 0.5}, {"drop_path_rate": 0.5}], ids=str)
+def test_other_blocks_fall_back_to_the_plain_block(options):
+    whole = small_vit(**options).eval()
     trunk, last = split_vit(copy.deepcopy(whole), spec())
     assert not last.fast
     pixels = torch.rand(3, 3, 32, 32)
