@@ -387,7 +387,7 @@ def test_pictures_of_another_matplotlib_are_no_complaint(tmp_path):
         save(tmp_path, method, "digits-t2", 0)
     report = compose(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmark.report.render", lambda picture: {"png": b"other", "svg": picture.name.encode()})
+        patch.setattr("benchmark.report.drawing.render", lambda picture: {"png": b"other", "svg": picture.name.encode()})
         write(report, tmp_path)
     assert stale(report, tmp_path) == []
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
-from benchmark.report.figures import Picture, pictures, render
+from benchmark.report.figures import Picture, pictures
 from benchmark.report.frames import cell_frame, comparisons, run_frame
 from benchmark.report.page import page, pictures_of, without_pictures
 from benchmark.report.paper import load_paper
@@ -96,6 +96,8 @@ def write(report: Report, out: Path) -> list[Path]:
 
 def drawn(pictures: list[Picture]) -> list[dict[str, bytes]]:
     """Each picture's files; many are drawn by several processes, which takes most of a report's time."""
+    from benchmark.report.drawing import render  # noqa: PLC0415 - only who draws waits for the libraries to load
+
     if len(pictures) < MANY:
         return [*map(render, pictures)]
     with ProcessPoolExecutor(min(WORKERS, os.cpu_count() or 1)) as pool:
