@@ -25,7 +25,7 @@ CSV_DECIMALS = 4
 DIRTY, MIXED = "§", "¶"
 LEGEND = (
     "Each cell: mean ± sample deviation (runs), in percent. `div (k/n)`: k of n runs diverged. "
-    f"{DIRTY}: made by code with uncommitted changes. {MIXED}: by several commits."
+    f"{DIRTY}: made by code with uncommitted changes, or of no known commit. {MIXED}: by several commits."
 )
 RANKS = "Best in bold, second best underlined (`*` and `'` in a terminal)."
 
