@@ -387,7 +387,8 @@ def test_pictures_of_another_matplotlib_are_no_complaint(tmp_path):
         save(tmp_path, method, "digits-t2", 0)
     report = compose(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("benchmark.report.drawing.render", lambda picture: {"png": b"other", "svg": picture.name.encode()})
+        other = lambda picture: {"png": b"other", "svg": picture.name.encode()}  # noqa: E731
+        patch.setattr("benchmark.report.drawing.render", other)
         write(report, tmp_path)
     assert stale(report, tmp_path) == []
 
