@@ -19,7 +19,7 @@ from records import METHODS, PAPER_PROTOCOLS, fading, fill, make_record, save
 
 from benchmark.errors import UsageError
 from benchmark.record import read_record
-from benchmark.report import INPUTS, PAGE, compose, stale, write
+from benchmark.report import INPUTS, PAGE, compose, drawing, stale, write
 from benchmark.report.figures import known_curve, novel_average, slug, spread
 from benchmark.report.frames import REFERENCE, bootstrap, printed, status, stored_range
 from benchmark.report.paper import load_paper
@@ -387,8 +387,7 @@ def test_pictures_of_another_matplotlib_are_no_complaint(tmp_path):
         save(tmp_path, method, "digits-t2", 0)
     report = compose(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        other = lambda picture: {"png": b"other", "svg": picture.name.encode()}  # noqa: E731
-        patch.setattr("benchmark.report.drawing.render", other)
+        patch.setattr(drawing, "render", lambda picture: {"png": b"other", "svg": picture.name.encode()})
         write(report, tmp_path)
     assert stale(report, tmp_path) == []
 
