@@ -1,11 +1,13 @@
 """Tokens on disk: computed once, shared by all methods, seeds and runs.
 
-    <cache>/bank/<dataset>-<backbone>-<key>/train-v0003/c012.tokens     view 3 of the training images of class 12
+    <cache>/bank/<dataset>-<backbone>-<key>/train-v0003/s0012.tokens     view 3 of the 13th part of the training images
 
-A bank's key is the digest of all that decides its content: backbone weights, pixels, augmentation, picture size and
-number format. A file is a header, then for each image its class token (float32) and its other tokens (float16 or
-float32), then the SHA-256 of that payload. Images are written in order and synced chunk by chunk, so a killed builder
-leaves a `.part` whose length says what is done. A file under its final name is complete.
+A bank's key is the digest of all that decides its content: backbone weights, pixels, augmentation, picture size, number
+format, and which images a protocol uses. A file holds some hundred images in the dataset's order, that of the pixels'
+digests: it says nothing about classes. It is a header, then for each image its class token (float32) and its other
+tokens (float16 or float32), then the SHA-256 of that payload. A file under its final name is complete; a killed builder
+loses the one it was at. A file is read and compared with its digest before it is used, once on every machine; a damaged
+one is moved aside and made again.
 """
 
 import hashlib
@@ -14,7 +16,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,15 +33,17 @@ from benchmark.backbone import Trunk, images_to_tokens
 from benchmark.data import Split
 from benchmark.errors import DataError, InterruptedRunError, ResourceError
 from benchmark.files import atomic_write, make_folder, sync_folder
+from benchmark.intact import Checked, canonical, digest_of, move_aside
 from benchmark.layouts import SplitName
 from benchmark.progress import Display, Stop
-from benchmark.record import canonical
 from benchmark.slabs import Slabs
 from benchmark.stream import Tokens
 from benchmark.views import CLEAN, Render
 
-FORMAT = 1
+FORMAT = 2
 HEADER, FOOTER = 4096, 32
+SHARD = 256
+"""Images of a file."""
 CHUNK = 64
 """Images that are drawn, computed and written together."""
 WORKERS = 4
@@ -65,6 +69,8 @@ class Recipe:
     precision: Precision
     normalised: bool
     """Whether tokens other than the class token are kept normalised, as the class-token path takes them."""
+    selection: str
+    """`all`, or the digest of the ids of the images that are in the bank."""
 
     @property
     def key(self) -> str:
@@ -77,19 +83,19 @@ class Recipe:
 
 
 class Piece(NamedTuple):
-    """One file of a bank: a view of all images of a class."""
+    """One file of a bank: a view of some images."""
 
     split: SplitName
     view: int
-    label: int
+    shard: int
 
     @property
     def name(self) -> str:
-        return f"{self.split}-v{self.view:04d}/c{self.label:03d}.tokens"
+        return f"{self.split}-v{self.view:04d}/s{self.shard:04d}.tokens"
 
 
 class Chunk(NamedTuple):
-    """Images `start` to `stop` of a piece's class."""
+    """Images `start` to `stop` of a piece."""
 
     piece: Piece
     start: int
@@ -137,8 +143,8 @@ class Bank:
     folder: Path
     recipe: Recipe
     shape: Shape
-    members: dict[SplitName, list[npt.NDArray[np.int64]]]
-    """Positions of every class's images in a split: their order in its files."""
+    members: dict[SplitName, npt.NDArray[np.int64]]
+    """Ids of the images of each split, in order."""
 
     def path(self, piece: Piece) -> Path:
         return self.folder / piece.name
@@ -150,7 +156,7 @@ class Bank:
             "bank": self.recipe.key,
             "split": piece.split,
             "view": piece.view,
-            "label": piece.label,
+            "shard": piece.shard,
             "images": self.images(piece),
             "tokens": self.shape.tokens,
             "width": self.shape.width,
@@ -158,8 +164,12 @@ class Bank:
         }
         return json.dumps(told).encode().ljust(HEADER)
 
+    def ids(self, piece: Piece) -> npt.NDArray[np.int64]:
+        """Images of a file."""
+        return self.members[piece.split][piece.shard * SHARD : (piece.shard + 1) * SHARD]
+
     def images(self, piece: Piece) -> int:
-        return len(self.members[piece.split][piece.label])
+        return len(self.ids(piece))
 
     def payload(self, piece: Piece) -> int:
         return self.images(piece) * self.shape.image_bytes
@@ -167,21 +177,25 @@ class Bank:
     def missing(self, pieces: list[Piece]) -> list[Piece]:
         return [piece for piece in pieces if not self.path(piece).exists()]
 
-    def check(self, piece: Piece) -> None:
-        """Size and header of a file that is there; a damaged one is told with the way out."""
-        path = self.path(piece)
+    def is_sound(self, piece: Piece, checked: Checked) -> bool:
+        """Whether a file is what was written: its header and size, and once on every machine all it holds."""
+        path, size = self.path(piece), self.payload(piece)
         try:
             with path.open("rb") as file:
-                good = file.read(HEADER) == self.header(piece)
-                good = good and os.fstat(file.fileno()).st_size == HEADER + self.payload(piece) + FOOTER
+                if file.read(HEADER) != self.header(piece):
+                    return False
+                if os.fstat(file.fileno()).st_size != HEADER + size + FOOTER:
+                    return False
+                if not checked.knows(path):
+                    if payload_digest(file, size) != file.read():
+                        return False
+                    checked.remember(path)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-        if not good:
-            raise DataError(f"{path} is damaged (size or header): `bench bank --prune` removes it, then build again")
+        return True
 
     def open(self, piece: Piece) -> Tokens:
         """All tokens of a file, mapped into memory; nothing is read before it is used."""
-        self.check(piece)
         size = HEADER + self.payload(piece)
         # torch maps the file and closes it: a bank has more files than a process may hold open
         whole = torch.from_file(str(self.path(piece)), shared=False, size=size, dtype=torch.uint8)
@@ -198,7 +212,7 @@ def payload_digest(file: BinaryIO, size: int) -> bytes:
 
 
 class PartFile:
-    """A file of a bank while it is written; takes up the work of a builder that died."""
+    """A file of a bank while it is written. What a dead builder left is not believed but written over."""
 
     def __init__(self, bank: Bank, piece: Piece) -> None:
         self.bank, self.piece = bank, piece
@@ -206,37 +220,21 @@ class PartFile:
         self.path = self.final.with_suffix(".part")
         make_folder(self.path.parent)
         self.digest = hashlib.sha256()
-        header = bank.header(piece)
-        self.file = self.path.open("r+b" if self.path.exists() else "w+b")
+        self.file = self.path.open("wb")
+        self.file.write(bank.header(piece))
         self.done = 0
-        if self.file.read(HEADER) == header:
-            size = os.fstat(self.file.fileno()).st_size - HEADER
-            # the last chunk may not have reached the disk whole when the machine went down
-            whole = min(size // bank.shape.image_bytes, bank.images(piece))
-            self.done = max(0, whole // CHUNK - 1) * CHUNK
-            for _ in range(self.done // CHUNK):
-                self.digest.update(self.file.read(CHUNK * bank.shape.image_bytes))
-        else:
-            self.file.seek(0)
-            self.file.write(header)
-        self.file.truncate(HEADER + self.done * bank.shape.image_bytes)
-        self.file.seek(0, os.SEEK_END)
 
     def append(self, tokens: Tokens) -> None:
         rows = self.bank.shape.pack(tokens)
         content = rows.data
         self.file.write(content)
         self.digest.update(content)
-        self.sync()
         self.done += len(rows)
-
-    def sync(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
 
     def finish(self) -> None:
         self.file.write(self.digest.digest())
-        self.sync()
+        self.file.flush()
+        os.fsync(self.file.fileno())
         self.file.close()
         self.path.replace(self.final)
         sync_folder(self.final.parent)
@@ -253,9 +251,9 @@ class Pictures(Dataset[tuple[Chunk, npt.NDArray[Any]]]):
 
     def __getitem__(self, chunk: Chunk) -> tuple[Chunk, npt.NDArray[Any]]:
         piece = chunk.piece
-        members = self.bank.members[piece.split][piece.label][chunk.start : chunk.stop]
-        images, position = self.splits[piece.split].images[members], torch.from_numpy(members)
-        drawn = self.render(images, position, torch.full_like(position, piece.view), self.size)
+        members = self.bank.ids(piece)[chunk.start : chunk.stop]
+        images, ids = self.splits[piece.split].images[members], torch.from_numpy(members)
+        drawn = self.render(images, ids, torch.full_like(ids, piece.view), self.size)
         return chunk, drawn.numpy()  # arrays go through a pipe: a container's shared memory may be small
 
 
@@ -279,9 +277,9 @@ class Claims(Sampler[Chunk]):
                 lock.release()
                 continue
             self.locks[piece] = lock
-            part = self.parts[piece] = PartFile(self.bank, piece)
+            self.parts[piece] = PartFile(self.bank, piece)
             total = self.bank.images(piece)
-            for start in range(part.done, total, CHUNK):
+            for start in range(0, total, CHUNK):
                 yield Chunk(piece, start, min(start + CHUNK, total))
 
     def _lock_path(self, piece: Piece) -> Path:
@@ -337,6 +335,18 @@ class Builder:
                 self._obey()
                 time.sleep(1)
         self.seconds += time.monotonic() - began
+
+    def build_sound(self, pieces: list[Piece]) -> None:
+        """Make all of these files exist and be what was written; damaged ones are moved aside and made again."""
+        checked = Checked(self.bank.folder)
+        while True:
+            self.build(pieces)
+            damaged = [piece for piece in pieces if not self.bank.is_sound(piece, checked)]
+            checked.save()
+            if not damaged:
+                return
+            for piece in damaged:
+                move_aside(self.bank.path(piece), "its tokens are computed again")
 
     def _pass(self, missing: list[Piece]) -> None:
         """Build every file that can be claimed; never waits, so that two builders cannot wait for each other."""
@@ -407,27 +417,23 @@ def require_room(bank: Bank, missing: list[Piece]) -> None:
 
 
 class BankSource:
-    """Tokens of one split out of a bank, by position and view."""
+    """Tokens of one split out of a bank, by id and view."""
 
     def __init__(self, bank: Bank, split: SplitName, device: torch.device) -> None:
         self.bank, self.split, self.device = bank, split, device
         self.trunk_images = 0
-        members = bank.members[split]
-        self.label, self.offset = np.empty((2, sum(map(len, members))), dtype=np.int64)
-        for label, own in enumerate(members):
-            self.label[own], self.offset[own] = label, np.arange(len(own))
         self.opened: dict[Piece, Tokens] = {}
         self.slabs = Slabs()
 
-    def get(self, position: Tensor, view: Tensor) -> Tokens:
+    def get(self, ids: Tensor, view: Tensor) -> Tokens:
         """Gather a batch: each image is copied once, as it is stored; the block widens it."""
-        places = position.cpu().numpy()
-        labels, offsets = self.label[places].tolist(), self.offset[places].tolist()
+        places = np.searchsorted(self.bank.members[self.split], ids.cpu().numpy())
+        shards, offsets = (part.tolist() for part in np.divmod(places, SHARD))
         shape = self.bank.shape
         cls = self.slabs.take((len(places), shape.width), torch.float32)
         rest = self.slabs.take((len(places), shape.tokens, shape.width), shape.dtype)
-        for k, (label, number, offset) in enumerate(zip(labels, view.tolist(), offsets, strict=True)):
-            tokens = self._piece(Piece(self.split, number, label))
+        for k, (shard, number, offset) in enumerate(zip(shards, view.tolist(), offsets, strict=True)):
+            tokens = self._piece(Piece(self.split, number, shard))
             # numpy copies in this thread; torch would share it out, and two teams of threads get in each other's way
             cls[k].numpy()[:] = tokens.cls[offset].numpy()
             rest[k].numpy()[:] = tokens.rest[offset].numpy()
@@ -439,14 +445,22 @@ class BankSource:
         return self.opened[piece]
 
 
-def members_of(split: Split, classes: int) -> list[npt.NDArray[np.int64]]:
-    return [np.flatnonzero(split.labels == label) for label in range(classes)]
+def selection_of(members: Mapping[SplitName, npt.NDArray[np.int64]], splits: Mapping[SplitName, Split]) -> str:
+    """`all` if a bank holds every image of its dataset, else a digest of which."""
+    if all(len(members[name]) == len(split) for name, split in splits.items()):
+        return "all"
+    return digest_of({name: ids.tolist() for name, ids in members.items()})
 
 
-def wanted_pieces(labels: list[int], views: int | str) -> list[Piece]:
+def shards(images: int) -> int:
+    return -(-images // SHARD)
+
+
+def wanted_pieces(bank: Bank, views: int | str) -> list[Piece]:
     """What a run reads: all views of training images (the clean one if views are drawn live), test images clean."""
     augmented = 0 if views == "live" else int(views)
+    train, test = (range(shards(len(bank.members[split]))) for split in ("train", "test"))
     return [
-        *(Piece("train", view, label) for view in range(CLEAN, CLEAN + 1 + augmented) for label in labels),
-        *(Piece("test", CLEAN, label) for label in labels),
+        *(Piece("train", view, shard) for view in range(CLEAN, CLEAN + 1 + augmented) for shard in train),
+        *(Piece("test", CLEAN, shard) for shard in test),
     ]

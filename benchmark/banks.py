@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import filelock
 
-from benchmark.bank import FOOTER, HEADER, Bank, Shape, payload_digest, wanted_pieces
+from benchmark.bank import FOOTER, HEADER, Bank, Piece, Shape, payload_digest, shards, wanted_pieces
 from benchmark.files import make_folder
 from benchmark.protocol import Backbone, Protocol, load_datasets
 
@@ -37,13 +37,18 @@ class Plan:
 
 def plan(protocol: Protocol, spec: Backbone, views: int | str, shape: Shape, folder: Path, bank: Bank | None) -> Plan:
     """Counted, not measured: of the complete dataset, or of the images that are here if the bank is known."""
-    labels = [label for classes in protocol.classes for label in classes]
-    pieces = wanted_pieces(labels, views)
     data = load_datasets()[protocol.dataset]
-    whole = {"train": data.train or 0, "test": data.test or 0}
-    sizes = {piece: bank.images(piece) if bank is not None else whole[piece.split] for piece in pieces}
-    missing = pieces if bank is None else bank.missing(pieces)
-    images, lacking = sum(sizes.values()), sum(sizes[piece] for piece in missing)
+    classes = sum(map(len, protocol.classes))
+    if bank is None:
+        counts = {"train": classes * data.span("train")[1], "test": classes * data.span("test")[1]}
+    else:
+        counts = {split: len(ids) for split, ids in bank.members.items()}
+    augmented = 0 if views == "live" else int(views)
+    images = counts["train"] * (1 + augmented) + counts["test"]
+    pieces = shards(counts["train"]) * (1 + augmented) + shards(counts["test"])
+    missing = [] if bank is None else bank.missing(wanted_pieces(bank, views))
+    lacking = images if bank is None else sum(map(bank.images, missing))
+    absent = pieces if bank is None else len(missing)
     return Plan(
         protocol=protocol.name,
         of="complete" if bank is None else "here",
@@ -51,11 +56,11 @@ def plan(protocol: Protocol, spec: Backbone, views: int | str, shape: Shape, fol
         views=views,
         images=images,
         bytes_an_image=shape.image_bytes,
-        files=len(pieces),
-        bytes=images * shape.image_bytes + len(pieces) * (HEADER + FOOTER),
+        files=pieces,
+        bytes=images * shape.image_bytes + pieces * (HEADER + FOOTER),
         free=shutil.disk_usage(existing(folder)).free,
         missing_images=lacking,
-        missing_bytes=lacking * shape.image_bytes + len(missing) * (HEADER + FOOTER),
+        missing_bytes=lacking * shape.image_bytes + absent * (HEADER + FOOTER),
     )
 
 
@@ -102,7 +107,7 @@ def faults(folder: Path, *, contents: bool) -> Iterator[tuple[Path, str]]:
                 told = json.loads(file.read(HEADER))
                 shape = Shape(told["tokens"], told["width"], told["precision"])
                 payload = told["images"] * shape.image_bytes
-                named = f"{told['split']}-v{told['view']:04d}/c{told['label']:03d}.tokens"
+                named = Piece(told["split"], told["view"], told["shard"]).name
                 whole = HEADER + payload + FOOTER
                 ours = told["magic"] == "cncd-bank" and folder.name.endswith(told["bank"][:16])
             except (ValueError, KeyError, TypeError):

@@ -1,6 +1,5 @@
 """Session 0, trained once for all methods: the same question has the same weights, kept in the cache."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from benchmark.checkpoint import Checkpoint, Progress, restore
 from benchmark.descent import Course, fit
 from benchmark.feed import BaseFeed
 from benchmark.files import make_folder, waiting_lock
-from benchmark.record import canonical
+from benchmark.intact import digest_of
 from benchmark.setting import Setting
 from benchmark.stream import LabelledBatch
 from methods.heads import CosineHead
@@ -37,7 +36,7 @@ def base_question(setting: Setting) -> dict[str, Any]:
     """What the base session depends on: nothing of the method, so that all methods start from the same weights."""
     question, budget = setting.request.question, setting.request.budget
     return {
-        "schema": 2,
+        "schema": 3,
         "classes": question.protocol["classes"][0],
         "dataset": setting.dataset.digest,
         "augmentation": question.protocol["augmentation"],
@@ -57,19 +56,21 @@ def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, 
     question, budget = base_question(setting), setting.request.budget
     # threads and device decide the last bits: they are no part of any question, but those who share must share them too
     machine = {"device": setting.device.type, "threads": torch.get_num_threads()}
-    folder = make_folder(cache / "base" / hashlib.sha256(canonical(question | machine)).hexdigest()[:32])
+    folder = make_folder(cache / "base" / digest_of(question | machine)[:32])
     setting.seeded("init", 0, 0)
     head = CosineHead(setting.block.width, setting.stream.new(0), setting.request.shared.tau_c).to(setting.device)
     learner = BaseLearner(setting.block, head)
     feed = BaseFeed(setting, budget.batch)
     save = Checkpoint(folder / "state.safetensors", question)
+    total = budget.base_epochs * feed.steps
+    shape = {"epochs": budget.base_epochs, "steps": feed.steps, "images": feed.size, "memory": 0}
     with waiting_lock(folder / "lock", "training the same base session", setting.display, setting.stop):
-        loaded = save.load()
-        progress, momentum = Progress(logs=[{}], figures=[{}]), {}
+        loaded = save.load(lambda progress: progress.shapes == [shape] and 0 <= progress.step <= total)
+        progress, momentum = Progress(logs=[{}], figures=[{}], shapes=[shape]), {}
         if loaded is not None:
             restore(learner, loaded.model)
             progress, momentum = loaded.progress, loaded.momentum
-        cached = loaded is not None and progress.step == budget.base_epochs * feed.steps
+        cached = loaded is not None and progress.step == total
         if not cached:
             course = Course(
                 "base session", 0, 0, budget.base_epochs, budget.base_lr, budget.clip, setting.request.shared

@@ -22,8 +22,9 @@ from tabulate import tabulate
 import methods
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
+from benchmark.intact import canonical
 from benchmark.protocol import Spec, suggest, validated
-from benchmark.record import RunRecord, canonical
+from benchmark.record import RunRecord
 from benchmark.scoring import METRICS
 
 PROTOCOL, BUDGET = "digits-t2", "quick"

@@ -1,10 +1,13 @@
 """Crash-safe state of an unfinished run: one file with the model, the optimiser's momentum and how far training got.
 
+The file holds the digest of all of it: a damaged one is noticed when it is read, moved aside, and its work done again.
 No random state is saved: every random number is derived from its place in the run (seeds.py).
 """
 
+import hashlib
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,12 +19,15 @@ from torch import Tensor, nn
 
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write
+from benchmark.intact import SEAL, move_aside
 from benchmark.record import Question
+from benchmark.weights import tensor_digest
 
 SECONDS_BETWEEN_SAVES = 60.0
 """Within an epoch, the state is saved at least this often."""
 SECONDS_BETWEEN_EPOCH_SAVES = 1.0
-"""At the end of an epoch it is saved too, unless the last save is younger than this: epochs can take milliseconds."""
+"""At the end of an epoch it is saved too, unless the last save is younger than this, or than twenty times what saving
+takes: epochs can take milliseconds."""
 
 
 @dataclass
@@ -46,13 +52,29 @@ class Progress:
     optimiser_steps: int = 0
     session_seconds: list[float] = field(default_factory=list)
     attempts: int = 0
+    shapes: list[dict[str, int]] = field(default_factory=list)
+    """For each phase of the session so far: its epochs, steps per epoch, images and exemplars per step."""
+    threads: int = 0
+    """Threads that the run was begun with: they decide the last bits."""
     held: list[int] = field(default_factory=list)
     """Exemplars the method held when the last session ended: what it may recall, beside the session's own images."""
+
+    def is_within(self, sessions: int) -> bool:
+        """Whether it can be a place in a run of so many sessions."""
+        numbers = (self.session, self.phase, self.step, self.attempts, self.optimiser_steps)
+        return (
+            all(isinstance(number, int) for number in numbers)
+            and 0 <= self.session < sessions
+            and self.phase >= -1
+            and self.step >= 0
+            and len(self.logs) == len(self.figures) == len(self.shapes)
+            and len(self.session_seconds) == self.session + self.ended
+        )
 
     def enter(self, session: int) -> None:
         """Go on to a session; what counts for the whole run stays."""
         self.session, self.ended, self.phase, self.step = session, False, -1, 0
-        self.logs, self.figures, self.sums, self.seconds = [], [], {}, 0.0
+        self.logs, self.figures, self.sums, self.shapes, self.seconds = [], [], {}, [], 0.0
 
 
 class Stateful(Protocol):
@@ -68,33 +90,42 @@ class Checkpoint:
         self.path = path
         self.question = question
         self.saved_at = time.monotonic()
+        self.took = 0.0
 
     def due(self, *, epoch_ended: bool) -> bool:
         age = time.monotonic() - self.saved_at
-        return age >= (SECONDS_BETWEEN_EPOCH_SAVES if epoch_ended else SECONDS_BETWEEN_SAVES)
+        return age >= (max(SECONDS_BETWEEN_EPOCH_SAVES, 20 * self.took) if epoch_ended else SECONDS_BETWEEN_SAVES)
 
     def save(self, progress: Progress, model: Stateful, momentum: dict[str, Tensor]) -> None:
-        question = (
-            self.question if isinstance(self.question, dict) else self.question.model_dump(mode="json", by_alias=True)
-        )
+        began = time.monotonic()
         tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
         tensors |= {f"momentum/{name}": tensor for name, tensor in momentum.items()}
-        metadata = {"question": json.dumps(question), "progress": json.dumps(asdict(progress))}
         # safetensors wants every tensor contiguous and in memory of its own
-        atomic_write(self.path, save({k: t.detach().clone().contiguous() for k, t in tensors.items()}, metadata))
+        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+        told = {"question": json.dumps(self._asked()), "progress": json.dumps(asdict(progress))}
+        atomic_write(self.path, save(tensors, told | {SEAL: state_digest(tensors, told)}))
         self.saved_at = time.monotonic()
+        self.took = self.saved_at - began
 
-    def load(self) -> "Loaded | None":
-        """The saved state, or none. A state that answers another question is refused with the difference."""
+    def _asked(self) -> dict[str, Any]:
+        return self.question if isinstance(self.question, dict) else self.question.document()
+
+    def load(self, plausible: Callable[[Progress], bool]) -> "Loaded | None":
+        """The saved state, or none. A damaged one is moved aside; one that answers another question is refused."""
         if not self.path.exists():
             return None
         try:
             with safe_open(self.path, framework="pt") as file:
-                metadata = file.metadata() or {}
+                told = dict(file.metadata() or {})
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            stored, progress = json.loads(metadata["question"]), Progress(**json.loads(metadata["progress"]))
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{self.path} is not a state of this program ({error}): remove it to start over") from None
+            whole = told.pop(SEAL) == state_digest(tensors, told)
+            stored, progress = json.loads(told["question"]), Progress(**json.loads(told["progress"]))
+            whole = whole and plausible(progress)
+        except (SafetensorError, KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            move_aside(self.path, "what it held is done again")
+            return None
         if isinstance(self.question, Question):
             difference = self.question.difference(stored)
         else:
@@ -102,6 +133,13 @@ class Checkpoint:
         if difference:
             raise UsageError(f"{self.path} belongs to another run: {difference}; remove it to start over")
         return Loaded(progress, _under(tensors, "model/"), _under(tensors, "momentum/"))
+
+
+def state_digest(tensors: dict[str, Tensor], told: dict[str, str]) -> str:
+    """Over all that a state file holds, tensors and words."""
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    digest.update(tensor_digest(tensors).encode())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from benchmark import provenance, scoring
 from benchmark.checkpoint import Progress
 from benchmark.files import atomic_write
 from benchmark.progress import Display
-from benchmark.record import PhaseLog, Provenance, RunRecord, SessionResult, sparse
+from benchmark.record import PhaseLog, Provenance, RunRecord, SessionResult, SparseCounts, Stored
 from benchmark.setting import Setting
 from methods.base import Method
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """Where images are in the dataset, their class in order of arrival, and the row a method put them on."""
+    """Ids of images, their class in order of arrival, and the row a method put them on."""
 
-    position: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int64]
     truth: npt.NDArray[np.int64]
     row: npt.NDArray[np.int64]
 
@@ -50,7 +50,7 @@ class Chronicle:
         status: Literal["done", "partial", "diverged"],
         progress: Progress,
         *,
-        stored: str = "",
+        stored: Stored | None = None,
         reason: str | None = None,
     ) -> RunRecord:
         """The record as it stands, whole, in one stroke."""
@@ -58,6 +58,8 @@ class Chronicle:
         told = Provenance(
             commit=self.commit[0],
             dirty=self.commit[1],
+            engine_source=provenance.engine_source(),
+            method_source=setting.request.method.file_digest,
             versions=provenance.versions(),
             platform=provenance.processor(),
             device=str(setting.device),
@@ -72,18 +74,14 @@ class Chronicle:
             trunk_images=setting.source.trunk_images + setting.test_source.trunk_images,
             bank_seconds=round(setting.bank_seconds, 2),
             base_session="cached" if self.base_cached else "trained",
-            data_digest=setting.dataset.digest,
-            weights_digest=question.backbone["weights"],
         )
         record = RunRecord(
             key=question.key,
             status=status,
             reason=reason,
             question=question,
-            budget_name=setting.request.budget_name,
-            changed=setting.request.changed,
-            stored_per_class=stored,
-            optimiser_steps=self.base.optimiser_steps + progress.optimiser_steps,
+            own=setting.request.own,
+            stored=stored or Stored(),
             sessions=tuple(self.results),
             provenance=told,
         )
@@ -97,7 +95,7 @@ def keep_weights(path: Path, method: Method) -> None:
 
 
 def keep_predictions(path: Path, predictions: dict[str, Predictions]) -> None:
-    """Image positions in the dataset, true classes and predicted rows, as plain arrays."""
+    """Image ids, true classes and predicted rows, as plain arrays."""
     arrays = {f"{split}_{name}": array for split, p in predictions.items() for name, array in vars(p).items()}
     content = io.BytesIO()
     np.savez_compressed(content, allow_pickle=False, **arrays)
@@ -115,13 +113,13 @@ def session_result(
     ]
     names = ["base"] if number == 0 else [phase.name for phase in method.phases()]
     logs = [
-        PhaseLog(name=name, epochs=max(map(len, terms.values()), default=0), terms=terms, diagnostics=figures)
-        for name, terms, figures in zip(names, progress.logs, progress.figures, strict=True)
+        PhaseLog(name=name, **shape, terms=terms, diagnostics=figures)
+        for name, shape, terms, figures in zip(names, progress.shapes, progress.logs, progress.figures, strict=True)
     ]
     return SessionResult(
         classes=setting.stream.sessions[number],
-        counts=sparse(counts),
-        train_counts=sparse(train_counts),
+        counts=SparseCounts.of(counts),
+        train_counts=SparseCounts.of(train_counts),
         assignment=tuple(solved[0]),
         train_assignment=tuple(solved[1]),
         phases=tuple(logs),
@@ -136,10 +134,3 @@ def announce(display: Display, record: RunRecord) -> None:
     if number:
         text += f", novel {sum(row[1:]) / number:.2f} %, {record.provenance.session_seconds[-1]:.1f} s"
     display.say(text)
-
-
-def stored_per_class(method: Method, classes: int) -> str:
-    """What a method really holds, counted: images and numbers, by class met so far."""
-    images, numbers = len(method.memory()[0]) / classes, method.stored_numbers() / classes
-    parts = [f"{count:.4g} {unit}" for count, unit in ((images, "images"), (numbers, "numbers")) if count]
-    return " + ".join(parts) or "nothing"

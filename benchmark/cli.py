@@ -173,6 +173,7 @@ def metric_table(record: "RunRecord") -> str:
         [
             *([name, "-" if value is None else f"{value:.2f}"] for name, value in summary),
             ["stored per class", record.stored_per_class],
+            ["extra weights", f"{record.stored.parameters:,}"],
         ],
         tablefmt="plain",
         disable_numparse=True,

@@ -1,11 +1,13 @@
-"""Datasets: images by index, labels, class names. Only this module knows where images come from."""
+"""Datasets: images, labels, class names. Only this module knows where images come from.
 
-import hashlib
+Images are ordered by the SHA-256 of their pixels, over the whole split. Datasets are often stored class by class; in
+this order a place says nothing about a class, so a place can serve as an image's id everywhere.
+"""
+
 import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,13 +17,13 @@ import numpy.typing as npt
 from benchmark.errors import MissingError
 from benchmark.files import cache_folder
 from benchmark.layouts import SplitName, find_layout
-from benchmark.pixels import open_pixels
+from benchmark.pixels import data_digest, image_digests, open_pixels, pixel_order
 from benchmark.protocol import DatasetSpec, load_datasets
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images (n, height, width, channels) as bytes, and their labels."""
+    """Images (n, height, width, channels) as bytes, and their labels, which lie apart."""
 
     images: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]
@@ -32,6 +34,11 @@ class Split:
     def take(self, index: npt.NDArray[np.int64]) -> "Split":
         return Split(self.images[index], self.labels[index])
 
+    def in_order(self) -> "Split":
+        """By the SHA-256 of the pixels."""
+        digests = image_digests(self.images)
+        return self.take(np.array(pixel_order(digests, self.labels.tolist()), dtype=np.int64))
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -39,52 +46,46 @@ class Dataset:
     classes: tuple[str, ...]
     train: Split
     test: Split
-    pixel_digest: str | None = None
-    """Digest of images read from files; embedded ones are digested when asked."""
+    digest: str
+    """Over pixels and labels of both splits."""
     in_both: int = 0
     """Test images that are training images too."""
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 over pixels and labels of both splits: of the canonical order if they came from files."""
-        if self.pixel_digest is not None:
-            return self.pixel_digest
-        digest = hashlib.sha256()
-        for split in (self.train, self.test):
-            digest.update(np.ascontiguousarray(split.images).tobytes())
-            digest.update(np.ascontiguousarray(split.labels, dtype="<i8").tobytes())
-        return digest.hexdigest()
 
     @property
     def splits(self) -> dict[SplitName, Split]:
         return {"train": self.train, "test": self.test}
 
     @property
-    def counts(self) -> dict[str, list[int]]:
+    def counts(self) -> dict[str, tuple[int, int]]:
         """The fewest and the most images of a class, by split."""
         return {
-            name: [int(counts.min()), int(counts.max())]
+            name: (int(counts.min()), int(counts.max()))
             for name, split in self.splits.items()
             for counts in [np.bincount(split.labels, minlength=len(self.classes))]
         }
 
-    def shortfall(self, spec: DatasetSpec) -> str | None:
-        """`300+60 images a class` where the complete dataset has more; none if this is the complete one."""
-        if self.counts == {"train": [spec.train] * 2, "test": [spec.test] * 2}:
-            return None
-        texts = [f"{least}" if least == most else f"{least}-{most}" for least, most in self.counts.values()]
-        return f"{'+'.join(texts)} images a class"
 
-
-def digits() -> Dataset:
-    """Scikit-learn's 1,797 hand-written digits (8 x 8), with the committed split: 60 test images a class."""
+def digits_as_shipped() -> tuple[Split, Split]:
+    """Training and test images of scikit-learn's 1,797 hand-written digits (8 x 8), in scikit-learn's order."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - a second of import time that most commands do not need
 
     bunch = load_digits()
     whole = Split((bunch.images * 15).astype(np.uint8)[..., None], bunch.target.astype(np.int64))
     test = np.array(json.loads((files("protocols") / "splits" / "digits.json").read_text())["test"], dtype=np.int64)
     train = np.setdiff1d(np.arange(len(whole)), test)
-    return Dataset("digits", tuple(map(str, range(10))), whole.take(train), whole.take(test))
+    return whole.take(train), whole.take(test)
+
+
+def digits() -> Dataset:
+    """Scikit-learn's digits with the committed split: 60 test images a class."""
+    return embedded("digits", 10, *digits_as_shipped())
+
+
+def embedded(name: str, classes: int, train: Split, test: Split) -> Dataset:
+    """A dataset of the package, in order."""
+    train, test = train.in_order(), test.in_order()
+    parts = [(image_digests(split.images), split.labels.tolist()) for split in (train, test)]
+    return Dataset(name, tuple(map(str, range(classes))), train, test, data_digest(*parts))
 
 
 def digits_holdout() -> Dataset:
@@ -92,13 +93,12 @@ def digits_holdout() -> Dataset:
 
     No test image of `digits` and no image of a digit that is novel there takes part.
     """
-    train = digits().train
+    train, _ = digits_as_shipped()
     base = np.flatnonzero(train.labels < 6)
     held_out = np.zeros(len(base), dtype=bool)
     for label in range(6):
         held_out[np.flatnonzero(train.labels[base] == label)[::3]] = True
-    names = tuple(map(str, range(6)))
-    return Dataset("digits-holdout", names, train.take(base[~held_out]), train.take(base[held_out]))
+    return embedded("digits-holdout", 6, train.take(base[~held_out]), train.take(base[held_out]))
 
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = {"digits": digits, "digits-holdout": digits_holdout}
@@ -121,7 +121,7 @@ def open_dataset(name: str, data_dir: Path | None = None) -> Dataset:
     if layout is None:
         raise MissingError(f"{spec.title} is not in {root}: {how_to_get(spec)}")
     found = open_pixels(spec, layout, cache_folder())
-    train, test = (Split(found.images[split], found.labels(split)) for split in ("train", "test"))
+    train, test = (Split(found.images[split], found.labels[split]) for split in ("train", "test"))
     return Dataset(name, found.names, train, test, found.digest, found.in_both)
 
 

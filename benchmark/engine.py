@@ -4,7 +4,9 @@ Nothing here knows a method by name. Every random number is derived from (seed, 
 state of a run is in its checkpoint, so a run that was killed ends with the record of one that was not.
 """
 
+import copy
 import time
+from functools import partial
 from pathlib import Path
 
 import filelock
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from benchmark import provenance
 from benchmark.base_session import BaseLearner, base_session
-from benchmark.checkpoint import Checkpoint, Progress, restore
+from benchmark.checkpoint import Checkpoint, Loaded, Progress, restore
 from benchmark.chronicle import (
     Chronicle,
     Predictions,
@@ -23,47 +25,45 @@ from benchmark.chronicle import (
     keep_predictions,
     keep_weights,
     session_result,
-    stored_per_class,
 )
 from benchmark.descent import Course, fit
 from benchmark.errors import DivergedError, LockedError, UsageError
 from benchmark.feed import NovelFeed
 from benchmark.files import cache_folder, make_folder
+from benchmark.inspection import checked_rows, counted, refuse_strays, refuse_unsaved, refuse_unsteady
+from benchmark.intact import move_aside
 from benchmark.progress import Display, Stop
-from benchmark.record import Question, RunRecord, read_record, record_path
+from benchmark.record import DamagedRecordError, Question, RunRecord, SessionResult, read_record, record_path
 from benchmark.request import Request
 from benchmark.seeds import repeatable
 from benchmark.setting import Setting, open_setting, pick_device
-from benchmark.stream import Unlabelled
-from benchmark.tokens import CHUNK, TokenSource, clean_tokens
+from benchmark.stream import CHUNK, Unlabelled
+from benchmark.tokens import TokenSource, clean_tokens
 from methods.base import Method, Phase
 
 
 @torch.no_grad()
-def evaluate(method: Method, setting: Setting, session: int) -> dict[str, Predictions]:
+def evaluate(method: Method, again: Method, setting: Setting, session: int) -> dict[str, Predictions]:
     """Predictions for the test images of all classes so far (`test`) and for the session's own images (`train`).
 
-    The only place where a test image or a hidden label is read. Nothing flows back.
+    The only place where a test image or a hidden label is read. `method` and `again` were rebuilt from the state of the
+    one that is trained, so that nothing flows back. The second predicts some images in other batches: rows must stay.
     """
-    method.eval()
-    stream, own = setting.stream, setting.stream.ids(session)
-    seen = np.flatnonzero(stream.test_class < stream.known(session + 1))
-    sources: dict[str, tuple[TokenSource, npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {
-        "test": (setting.test_source, stream.test_position[seen], stream.test_class[seen]),
-        "train": (setting.source, stream.position[own.numpy()], stream.hidden[own.numpy()]),
+    stream, total = setting.stream, setting.stream.known(session + 1)
+    sources: dict[str, tuple[TokenSource, Tensor, npt.NDArray[np.int64]]] = {
+        "test": (setting.test_source, stream.test_ids(total), stream.hidden_test),
+        "train": (setting.source, stream.ids(session), stream.hidden),
     }
     predictions = {}
-    for split, (source, position, truth) in sources.items():
-        parts = torch.from_numpy(position).split(CHUNK)
-        rows = torch.cat([method.predict(clean_tokens(source, part)).cpu() for part in parts])
-        if (
-            rows.is_floating_point()
-            or rows.shape != truth.shape
-            or rows.min() < 0
-            or rows.max() >= stream.known(session + 1)
-        ):
-            raise UsageError(f"the method must predict a row from 0 to {stream.known(session + 1) - 1} for each image")
-        predictions[split] = Predictions(position, truth, rows.numpy())
+    for split, (source, ids, classes) in sources.items():
+        setting.seeded("predict", session)
+        tokens = partial(clean_tokens, source)
+        parts = [checked_rows(method.predict(tokens(part)), len(part), total) for part in ids.split(CHUNK)]
+        rows = torch.cat(parts)
+        if split == "test":
+            setting.seeded("predict", session)
+            refuse_unsteady(again, tokens, rows, ids, total, setting.seed)
+        predictions[split] = Predictions(ids.numpy(), classes[ids.numpy()], rows.numpy())
     return predictions
 
 
@@ -100,10 +100,13 @@ def discover(
             setting.seeded("prepare", session.number, number)
             with torch.no_grad():
                 method.prepare(session, phase)
-            progress.logs.append({})
-            progress.figures.append({})
+            refuse_strays(method)
         exemplars = remembered(method, setting, session.number, progress.held)
         feed = NovelFeed(setting, session.number, number, phase, epochs, exemplars)
+        if len(progress.logs) == number:
+            progress.logs.append({})
+            progress.figures.append({})
+            progress.shapes.append(feed.told())
         title = f"session {session.number}, {phase.name}"
         course = Course(title, session.number, number, epochs, budget.lr, budget.clip, shared)
         fit(method, feed, course, setting, progress, momentum, save)
@@ -127,11 +130,12 @@ def begin(method: Method, setting: Setting, session: Unlabelled, phase: int) -> 
 
 
 def built(setting: Setting, base: BaseLearner) -> Method:
-    """The method at the end of the base session."""
+    """The method at the end of the base session, with a block and a head of its own."""
     request = setting.request
     setting.seeded("build")
+    block, head = copy.deepcopy(base.block), copy.deepcopy(base.head)
     try:
-        method = request.method.cls(base.block, base.head, request.params, request.backbone.projector)
+        method = request.method.cls(block, head, request.params, request.backbone.projector)
     except ValueError as error:  # a knob that does not fit the backbone
         raise UsageError(f"{request.method.name}: {error}") from error
     return method.to(setting.device)
@@ -145,6 +149,13 @@ def rebuilt(method: Method, setting: Setting, progress: Progress, state: dict[st
         for phase in range(last + 1):
             begin(method, setting, session, phase)
     restore(method, state)
+
+
+def rebuilt_copy(method: Method, setting: Setting, base: BaseLearner, progress: Progress) -> Method:
+    """What a resumed run would go on with: only the method's saved state, nothing else that it holds."""
+    twin = built(setting, base)
+    rebuilt(twin, setting, progress, method.state_dict())
+    return twin.eval()
 
 
 def run(
@@ -164,7 +175,7 @@ def run(
     make_folder(path.parent)
     kept = kept_folder(path, out) if keep else None
     shown = display or Display(quiet=True)
-    finished = answered(path, question, kept, shown)
+    finished = answered(path, question, kept, shown, threads)
     if finished is not None:
         return finished
     work = make_folder(out / "work" / question.key)
@@ -173,29 +184,48 @@ def run(
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
     with lock, repeatable(threads), shown:
-        finished = answered(path, question, kept, shown)
+        finished = answered(path, question, kept, shown, threads)
         if finished is not None:
             return finished
         setting = open_setting(request, pick_device(device), shown, stop or Stop())
         return train(setting, out, work, cache or cache_folder(), kept)
 
 
-def answered(path: Path, question: Question, kept: Path | None, display: Display) -> RunRecord | None:
-    """The record of a finished run; one that diverged fails again, at once."""
-    if not path.exists():
+def answered(
+    path: Path, question: Question, kept: Path | None, display: Display, threads: int | None
+) -> RunRecord | None:
+    """The record of a finished run; one that diverged fails again, at once. A damaged record is moved aside."""
+    record = sound_record(path)
+    if record is None or record.status == "partial":
         return None
-    record = read_record(path)
     if record.key != question.key:
-        difference = question.difference(record.question.model_dump(mode="json", by_alias=True))
-        raise UsageError(f"{path} answers another question: {difference}; move it away")
+        raise UsageError(
+            f"{path} answers another question: {question.difference(record.question.document())}; move it away"
+        )
     if record.status == "diverged":
         raise DivergedError(f"{record.reason} (recorded as diverged in {path}; remove it to try again)")
-    if record.status == "done" and kept is not None and not (kept / "weights.safetensors").exists():
+    made = record.provenance.threads
+    if threads is not None and threads != made:
+        raise UsageError(
+            f"the run is finished, with --threads {made}, and the last bits depend on it: ask with --threads {made}, "
+            f"or with another --out for a run with {threads}"
+        )
+    if kept is not None and not (kept / "weights.safetensors").exists():
         raise UsageError(f"the run is finished and its weights were not kept: remove {path} and run again with --keep")
-    if record.status == "partial":
-        return None
-    display.say(f"answered from the record of {record.provenance.finished}; another --out trains anew")
+    when = record.provenance.finished
+    display.say(f"answered from the record of {when}, made with --threads {made}; another --out trains anew")
     return record
+
+
+def sound_record(path: Path) -> RunRecord | None:
+    """The record in a file, if there is one and it says what was written."""
+    if not path.exists():
+        return None
+    try:
+        return read_record(path)
+    except DamagedRecordError:
+        move_aside(path, "the run is done again")
+        return None
 
 
 def kept_folder(path: Path, out: Path) -> Path:
@@ -218,27 +248,17 @@ def sessions(
     setting: Setting, chronicle: Chronicle, progress: Progress, work: Path, cache: Path, kept: Path | None
 ) -> RunRecord:
     """The base session, then one discovery session after the other, from wherever an earlier attempt got."""
-    request = setting.request
+    request, total = setting.request, len(setting.stream.sessions)
     save = Checkpoint(work / "state.safetensors", request.question)
-    loaded = save.load()
+    loaded = save.load(lambda progress: progress.is_within(total))
     base, chronicle.base, chronicle.base_cached = base_session(setting, cache)
     method = built(setting, base)
-    momentum: dict[str, Tensor] = {}
-    path = record_path(chronicle.out, request.question)
-    if loaded is not None and not path.exists():
-        setting.display.say("the record of the sessions done so far is gone: starting over")
-        loaded = None
-    if loaded is not None:
-        vars(progress).update(vars(loaded.progress))
-        momentum = loaded.momentum
-        rebuilt(method, setting, progress, loaded.model)
-        chronicle.results += read_record(path).sessions[: progress.session + progress.ended]
-        if kept is not None and not (kept / "session0.npz").exists():
-            raise UsageError(f"this run was begun without --keep: remove {work} to start over with it")
-        setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
+    progress.threads = torch.get_num_threads()
+    momentum = {} if loaded is None else taken_up(loaded, method, setting, chronicle, progress)
+    if progress.attempts and kept is not None and not (kept / "session0.npz").exists():
+        raise UsageError(f"this run was begun without --keep: remove {work} to start over with it")
     progress.attempts += 1
-    last = len(setting.stream.sessions) - 1
-    for number in range(progress.session + progress.ended, last + 1):
+    for number in range(progress.session + progress.ended, total):
         session = setting.session(number, torch.tensor(progress.held, dtype=torch.long))
         if number != progress.session:
             progress.enter(number)
@@ -249,19 +269,66 @@ def sessions(
         setting.seeded("end", number)
         with torch.no_grad():
             method.end(session)
-        session.reader.close()
+        session.close()
+        progress.ended = True
+        refuse_strays(method)
         progress.held = remembered(method, setting, number, progress.held)[0].tolist()
-        predictions = evaluate(method, setting, number)
+        judged = rebuilt_copy(method, setting, base, progress)
+        refuse_unsaved(method, judged)
+        predictions = evaluate(judged, rebuilt_copy(method, setting, base, progress), setting, number)
         if kept is not None:
             keep_predictions(make_folder(kept) / f"session{number}.npz", predictions)
             keep_weights(kept / "weights.safetensors", method)
         trained = progress if number else chronicle.base
         chronicle.results.append(session_result(setting, number, predictions, trained, method))
-        progress.ended = True
         progress.session_seconds = [*progress.session_seconds, round(trained.seconds + time.monotonic() - ended_at, 2)]
-        stored = stored_per_class(method, setting.stream.known(number + 1))
-        record = chronicle.write("done" if number == last else "partial", progress, stored=stored)
+        stored = counted(method, base.block, setting.stream.known(number + 1))
+        refuse_late_import(request)
+        record = chronicle.write("done" if number == total - 1 else "partial", progress, stored=stored)
         save.save(progress, method, {})
         announce(setting.display, record)
     save.path.unlink(missing_ok=True)
     return record
+
+
+def taken_up(
+    loaded: Loaded, method: Method, setting: Setting, chronicle: Chronicle, progress: Progress
+) -> dict[str, Tensor]:
+    """Bring method, results and progress to where a saved run stood; the optimiser's momentum."""
+    earlier = earlier_results(record_path(chronicle.out, setting.request.question), loaded.progress)
+    if earlier is None:
+        setting.display.say("the record of the sessions done so far is gone: starting over")
+        return {}
+    refuse_other_threads(loaded.progress)
+    chronicle.results += earlier
+    vars(progress).update(vars(loaded.progress))
+    rebuilt(method, setting, progress, loaded.model)
+    setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
+    return loaded.momentum
+
+
+def earlier_results(path: Path, progress: Progress) -> list[SessionResult] | None:
+    """Results of the sessions that a saved run had ended; none if their record is not there."""
+    record, done = sound_record(path), progress.session + progress.ended
+    if record is None or len(record.sessions) < done:
+        return None
+    return [*record.sessions[:done]]
+
+
+def refuse_late_import(request: Request) -> None:
+    """The digest of an own method covers what it imported before it ran, so nothing may come later."""
+    late = request.method.late_import()
+    if late is not None:
+        raise UsageError(
+            f"--method: files of the method's folder were imported or changed while it ran ({late}): import all of "
+            "them at the top of its file, so that the record can say which they were"
+        )
+
+
+def refuse_other_threads(progress: Progress) -> None:
+    """A run that goes on with another number of threads would end with bits of neither."""
+    if progress.threads != torch.get_num_threads():
+        raise UsageError(
+            f"this run was begun with {progress.threads} threads, which decide the last bits, and here are "
+            f"{torch.get_num_threads()}: go on with --threads {progress.threads}"
+        )

@@ -100,7 +100,7 @@ class BaseFeed:
             self._plan = (epoch, order, views)
         here = slice(step * self.size, (step + 1) * self.size)
         ids = self.ids[self._plan[1][here]]
-        tokens = self.setting.source.get(self.setting.position(ids), self._plan[2][here])
+        tokens = self.setting.source.get(ids, self._plan[2][here])
         labels = torch.from_numpy(self.setting.stream.hidden[ids.numpy()]).to(self.setting.device)
         return LabelledBatch(tokens, labels)
 
@@ -125,6 +125,10 @@ class NovelFeed:
         taken = self.novel + (self.replayed if self.shape.pool == "session+memory" else 0)
         self.steps = max(1, pool // taken)
         self._epoch = -1
+
+    def told(self) -> dict[str, int]:
+        """What the record says of it."""
+        return {"epochs": self.epochs, "steps": self.steps, "images": self.novel, "memory": self.replayed}
 
     def _plan(self, epoch: int) -> None:
         """Draw which images and views the steps of an epoch take."""
@@ -154,5 +158,4 @@ class NovelFeed:
         return Batch(self._pair(ids, self._views, here), ids.to(self.setting.device), epoch, self.epochs, memory)
 
     def _pair(self, ids: Tensor, views: tuple[Tensor, Tensor], here: slice) -> Tokens:
-        position = self.setting.position(ids)
-        return self.setting.source.get(torch.cat([position, position]), torch.cat([views[0][here], views[1][here]]))
+        return self.setting.source.get(torch.cat([ids, ids]), torch.cat([views[0][here], views[1][here]]))

@@ -1,28 +1,32 @@
-"""Decoded images in one canonical order, kept on disk: whatever they were read from, equal images give equal bytes.
+"""Decoded images in one order, kept on disk: whatever they were read from, equal images give equal bytes.
 
-Order: by label, then by the SHA-256 of an image's pixels. So a dataset from class folders and from its archive has the
-same positions, the same digest, the same views and the same tokens. The arrays are memory-mapped; a run holds none.
+Order: by the SHA-256 of an image's pixels, over the whole split; labels lie in files of their own. So a dataset from
+class folders and from its archive has the same ids, the same digest, the same views and the same tokens, and nothing
+about an image's place says what class it is of. The arrays are memory-mapped; a run holds none.
 """
 
 import hashlib
 import json
-import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import filelock
 import numpy as np
 import numpy.typing as npt
 
 from benchmark.errors import DataError
-from benchmark.files import atomic_write, make_folder
+from benchmark.files import atomic_write, file_digest, make_folder
+from benchmark.intact import Checked, is_whole, move_aside, sealed
 from benchmark.layouts import Layout, SplitName, side_of
 from benchmark.protocol import DatasetSpec
 
-FORMAT = 1
+FORMAT = 2
 SPLITS: tuple[SplitName, ...] = ("train", "test")
+TOGETHER = 1024
+"""Images that are copied at once."""
 MOST_IN_BOTH = 0.01
 """Complete CIFAR-100 has 10 of its 10,000 test images among its training images: a few are told, more refused."""
 
@@ -32,16 +36,30 @@ class Pixels:
     """A dataset's decoded images and what was found out about them."""
 
     names: tuple[str, ...]
-    counts: dict[str, list[int]]
-    """Images of every class, by split."""
     digest: str
     in_both: int
     """Test images that are training images too, pixel by pixel."""
     images: dict[SplitName, npt.NDArray[np.uint8]]
+    labels: dict[SplitName, npt.NDArray[np.int64]]
 
-    def labels(self, split: SplitName) -> npt.NDArray[np.int64]:
-        counts = self.counts[split]
-        return np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+
+def image_digests(images: npt.NDArray[np.uint8]) -> list[bytes]:
+    return [hashlib.sha256(image.tobytes()).digest() for image in images]
+
+
+def pixel_order(digests: Sequence[bytes], labels: Sequence[int]) -> list[int]:
+    """Places in order of the digest. Equal images are told apart by nothing but their labels: any order will do."""
+    return sorted(range(len(digests)), key=lambda place: (digests[place], labels[place]))
+
+
+def data_digest(*splits: tuple[Sequence[bytes], Sequence[int]]) -> str:
+    """SHA-256 over images (by their digests, in order) and labels of the splits."""
+    whole = hashlib.sha256(f"cncd pixels {FORMAT}".encode())
+    for digests, labels in splits:
+        whole.update(f"\n{len(digests)}:".encode())
+        for digest, label in zip(digests, labels, strict=True):
+            whole.update(digest + int(label).to_bytes(4, "little"))
+    return whole.hexdigest()
 
 
 def signature(spec: DatasetSpec, layout: Layout) -> str:
@@ -66,80 +84,100 @@ def open_pixels(spec: DatasetSpec, layout: Layout, cache: Path) -> Pixels:
         return read_store(folder) or decode_all(spec, layout, folder)
 
 
+def file_names() -> dict[tuple[str, SplitName], str]:
+    return {(kind, split): f"{split}-{kind}.npy" for kind in ("images", "labels") for split in SPLITS}
+
+
 def read_store(folder: Path) -> Pixels | None:
-    """A finished store; none if there is none or it is damaged."""
+    """A finished store, its files read once on this machine; none if there is none or it is damaged."""
     try:
         told = json.loads((folder / "pixels.json").read_text(encoding="utf-8"))
-        images = {split: np.load(folder / f"{split}.npy", mmap_mode="r", allow_pickle=False) for split in SPLITS}
-        found = Pixels(tuple(told["names"]), told["counts"], told["digest"], told["in_both"], images)
-        complete = all(len(images[split]) == sum(found.counts[split]) for split in SPLITS)
+        if not is_whole(told) or told["format"] != FORMAT:
+            return None
+        checked = Checked(folder)
+        for name in file_names().values():
+            if not checked.knows(folder / name):
+                if file_digest(folder / name) != told["files"][name]:
+                    return None
+                checked.remember(folder / name)
+                checked.save()
+        loaded = {key: np.load(folder / name, mmap_mode="r") for key, name in file_names().items()}
+        images = {split: loaded["images", split] for split in SPLITS}
+        labels = {split: np.array(loaded["labels", split]) for split in SPLITS}
+        return Pixels(tuple(told["names"]), told["digest"], told["in_both"], images, labels)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if complete and told.get("format") == FORMAT else None
 
 
 def decode_all(spec: DatasetSpec, layout: Layout, folder: Path) -> Pixels:
-    """Decode, check and store; a folder under the final name is always complete."""
+    """Decode, check and store; a folder under the final name is complete. A damaged one is moved aside."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of a decoder that was killed
     part.mkdir()
     try:
         told = write_store(spec, layout, part)
-        atomic_write(part / "pixels.json", json.dumps(told).encode())
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged one: a good one would have been used
+        atomic_write(part / "pixels.json", json.dumps(sealed(told)).encode())
+        if folder.exists():
+            move_aside(folder, "images are decoded again")
         part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     found = read_store(folder)
-    assert found is not None
+    if found is None:
+        raise DataError(f"{folder} was written and cannot be read back: is the disk sound?")
     return found
 
 
 def write_store(spec: DatasetSpec, layout: Layout, folder: Path) -> dict[str, Any]:
     """Write the arrays of both splits; what is known of them afterwards."""
-    whole = hashlib.sha256(f"cncd pixels {FORMAT}, {spec.side} a side".encode())
-    counts: dict[str, list[int]] = {split: [] for split in SPLITS}
-    seen: dict[str, list[bytes]] = {split: [] for split in SPLITS}
     check_names(spec, layout)
+    digests: dict[str, list[bytes]] = {}
+    labels: dict[str, list[int]] = {}
     for split in SPLITS:
-        with (folder / f"{split}.npy").open("wb") as file:
-            write_header(file, 0, side_of(spec))
-            for label, name in enumerate(layout.names):
-                pictures = layout.images(split, label)
-                check_count(spec, layout, split, name, len(pictures))
-                by_digest = sorted((hashlib.sha256(p.tobytes()).digest(), k) for k, p in enumerate(pictures))
-                whole.update(f"\n{split} {label} {len(pictures)}:".encode())
-                for digest, k in by_digest:
-                    whole.update(digest)
-                    file.write(pictures[k].tobytes())
-                counts[split].append(len(pictures))
-                seen[split] += [digest for digest, _ in by_digest]
-            file.seek(0)
-            write_header(file, len(seen[split]), side_of(spec))
-            file.flush()
-            os.fsync(file.fileno())
-    in_train = set(seen["train"])
-    in_both = sum(digest in in_train for digest in seen["test"])
-    if in_both > MOST_IN_BOTH * len(seen["test"]):
+        digests[split], labels[split] = write_split(spec, layout, split, folder)
+    in_train = set(digests["train"])
+    in_both = sum(digest in in_train for digest in digests["test"])
+    if in_both > MOST_IN_BOTH * len(digests["test"]):
         raise DataError(
-            f"{layout.place}: {in_both} of {len(seen['test'])} test images are training images too: "
+            f"{layout.place}: {in_both} of {len(digests['test'])} test images are training images too: "
             "nothing could be measured on them"
         )
     return {
         "format": FORMAT,
         "names": layout.names,
-        "counts": counts,
-        "digest": whole.hexdigest(),
+        "digest": data_digest(*((digests[split], labels[split]) for split in SPLITS)),
         "in_both": in_both,
+        "files": {name: file_digest(folder / name) for name in file_names().values()},
     }
 
 
-def write_header(file: BinaryIO, images: int, side: int) -> None:
-    """An npy header whose length does not depend on the number of images, so that it can be written over."""
-    shape = f"({images:>12}, {side}, {side}, 3)"
-    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
-    text = text.ljust(128 - 10 - 1) + "\n"
-    file.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+def write_split(spec: DatasetSpec, layout: Layout, split: SplitName, folder: Path) -> tuple[list[bytes], list[int]]:
+    """Decode class by class into a file that is then sorted: a whole split need not fit into memory."""
+    digests: list[bytes] = []
+    labels: list[int] = []
+    unsorted, side = folder / f"{split}.unsorted", side_of(spec)
+    with unsorted.open("wb") as file:
+        for label, name in enumerate(layout.names):
+            pictures = layout.images(split, label)
+            check_count(spec, layout, split, name, len(pictures))
+            for picture in pictures:
+                content = picture.tobytes()
+                file.write(content)
+                digests.append(hashlib.sha256(content).digest())
+                labels.append(label)
+    order = pixel_order(digests, labels)
+    shape = (len(order), side, side, 3)
+    source = np.memmap(unsorted, dtype=np.uint8, mode="r", shape=shape)
+    target = np.lib.format.open_memmap(
+        folder / file_names()["images", split], mode="w+", dtype=np.dtype(np.uint8), shape=shape
+    )
+    for start in range(0, len(order), TOGETHER):
+        target[start : start + TOGETHER] = source[order[start : start + TOGETHER]]
+    target.flush()
+    np.save(folder / file_names()["labels", split], np.array(labels, dtype=np.int64)[order])
+    del source, target
+    unsorted.unlink()
+    return [digests[place] for place in order], [labels[place] for place in order]
 
 
 def check_names(spec: DatasetSpec, layout: Layout) -> None:
@@ -148,8 +186,7 @@ def check_names(spec: DatasetSpec, layout: Layout) -> None:
 
 
 def check_count(spec: DatasetSpec, layout: Layout, split: SplitName, name: str, found: int) -> None:
-    whole = spec.train if split == "train" else spec.test
-    assert whole is not None
+    _, whole = spec.span(split)
     if found == 0:
         raise DataError(f"{layout.place}: class '{name}' has no {split} image")
     if found > whole:

@@ -18,10 +18,8 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -62,14 +60,6 @@ class Shared(Spec):
     lr_floor: float = Field(1e-3, ge=0, le=1, description="last learning rate as a share of the first")
     bank: Literal["float16", "float32"] = Field("float32", description="how tokens are kept; float32 is exact")
 
-    @model_serializer(mode="wrap")
-    def _exact_goes_without_saying(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Records made before there was a choice had exact tokens and say nothing of it: their keys stay valid."""
-        values: dict[str, Any] = dump(self)
-        if self.bank == "float32":
-            values.pop("bank", None)
-        return values
-
 
 class Archive(Spec):
     """A file that `bench fetch` downloads and unpacks."""
@@ -105,12 +95,17 @@ class DatasetSpec(Spec):
     layout: Literal["embedded", "cifar", "tiny"]
     channels: int = 3
     side: int | None = None
-    train: int | None = Field(None, description="images a class; none: whatever the embedded dataset has")
-    test: int | None = None
+    train: int | tuple[int, int] = Field(description="images per class, or the fewest and the most")
+    test: int | tuple[int, int]
     folders: tuple[str, ...] = Field((), description="names its folder may have below --data-dir")
     archive: Archive | None = None
     members: Members | None = None
-    pixels: str | None = Field(None, description="digest of the complete dataset's pixels (benchmark/pixels.py)")
+    pixels: str | None = Field(None, description="digest of the complete dataset (benchmark/pixels.py); none: unknown")
+
+    def span(self, split: Literal["train", "test"]) -> list[int]:
+        """The fewest and the most images of a class in the complete dataset."""
+        told = self.train if split == "train" else self.test
+        return [*told] if isinstance(told, tuple) else [told, told]
 
 
 class Protocol(Spec):
@@ -182,6 +177,19 @@ class Protocol(Spec):
             session if isinstance(session, tuple) else tuple(islice(waiting, session)) for session in self.sessions
         )
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of a protocol is part of every question."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "dataset": self.dataset,
+            "classes": [list(classes) for classes in self.classes],
+            "augmentation": self.augmentation,
+            "K": self.K,
+            "selection": self.selection,
+        }
+
 
 class Backbone(Spec):
     """A timm vision transformer, its weights, and what may be known of its past."""
@@ -200,6 +208,11 @@ class Backbone(Spec):
     projector: tuple[int, ...] = Field(description="hidden and output widths of every method's projectors")
     trained_on: str
     saw_novel_classes: bool | None = Field(description="may it have seen the novel classes? none: unknown")
+
+    @property
+    def identity(self) -> str | None:
+        """What stands for the registered weights in questions: the digest of their tensors, else of their file."""
+        return self.tensors or self.sha256
 
     @property
     def network(self) -> dict[str, Any]:
@@ -306,6 +319,12 @@ def protocol_names() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and "-t" in name)
 
 
+@cache
+def suite_protocol(name: str) -> Protocol:
+    """A protocol of the suite, read once."""
+    return load_protocol(name)
+
+
 def load_protocol(name: str) -> Protocol:
     """A protocol of the suite by name, or the user's own by path (`my/protocol.yaml`)."""
     own = name.endswith((".yaml", ".yml"))
@@ -333,6 +352,7 @@ def load_datasets() -> dict[str, DatasetSpec]:
     }
 
 
+@cache
 def load_backbones() -> dict[str, Backbone]:
     document = read_yaml(files("protocols") / "backbones.yaml")
     return {

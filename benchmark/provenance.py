@@ -6,7 +6,9 @@ import resource
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from pathlib import Path
 
 PACKAGES = ("cncd-bench", "torch", "timm", "numpy", "scipy", "scikit-learn")
@@ -49,6 +51,19 @@ def commit() -> tuple[str | None, bool | None]:
         return None, None
     changes = git("status", "--porcelain", "--", ":/benchmark", ":/methods", ":/protocols")
     return git("rev-parse", "HEAD"), None if changes is None else bool(changes)
+
+
+@cache
+def engine_source() -> str:
+    """Digest of the suite's own files: says what ran where there is no commit, as in an installed package."""
+    whole = hashlib.sha256()
+    for package in ("benchmark", "methods", "protocols"):
+        root = Path(str(files(package)))
+        for path in sorted(root.rglob("*")):
+            if path.suffix in (".py", ".yaml", ".json", ".safetensors"):
+                name = path.relative_to(root).as_posix()
+                whole.update(f"{package}/{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()
 
 
 def cpu_fields() -> dict[str, str]:

@@ -1,52 +1,56 @@
 """The run record: one run, one JSON file that stands alone, with the question, the counts and where they came from.
 
-Scores are not stored: they follow from counts (scoring.py), so a corrected metric costs a report and no training.
+Scores are not stored: they follow from counts (scoring.py), so a corrected metric costs a report and no training. Nor
+is anything stored that follows from the question: what was changed, which budget it is (reference.py). The last key
+seals the others: it is their digest, so that a damaged or edited record is noticed. What package data can refute of a
+record that is whole, audit.py refutes.
 """
 
-import hashlib
 import json
 import re
 import shlex
 import stat
-from itertools import chain
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, ValidationError, model_validator
 
 from benchmark import scoring
-from benchmark.errors import UsageError
+from benchmark.errors import DataError, UsageError
 from benchmark.files import atomic_write
-from benchmark.protocol import NAME, Spec
+from benchmark.intact import SEAL, digest_of, is_whole, sealed
+from benchmark.protocol import NAME, Protocol, Spec, protocol_names, suite_protocol
+from benchmark.reference import Difference, difference, flat, suite_methods
 
-Place = Annotated[int, Field(ge=0, lt=100_000)]
-Triplet = tuple[Place, Place, Annotated[int, Field(gt=0, le=1_000_000_000)]]
-"""(true class, predicted row, images): most of a 200-class matrix is zero."""
-
-
+SCHEMA = 2
 MAX_CLASSES = 5_000
 """More than any protocol has; a record that claims more would only fill the memory."""
-MAX_BYTES = 100_000_000
+MAX_BYTES = 20_000_000
+"""Ten times a record of 200 classes in 11 sessions."""
 PLAIN_WORD = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|y|n)$)[A-Za-z][A-Za-z0-9_]*")
 """Text that a shell and YAML take as it is."""
+
+Place = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
+Amount = Annotated[int, Field(gt=0, le=1_000_000_000)]
+
+
+class DataIdentity(Spec):
+    """Which images: their digest, and the fewest and the most of a class in each split."""
+
+    digest: str
+    train: tuple[int, int]
+    test: tuple[int, int]
 
 
 class Question(Spec):
     """What a run answers. Two runs with the same question are the same run; its hash is the run's key."""
 
-    schema_version: Literal[1] = Field(1, alias="schema")
+    schema_version: Literal[2] = Field(2, alias="schema")
     method: str = Field(pattern=NAME)
     method_version: int
-    method_source: str | None = None
+    method_source: str | None = Field(None, description="digest of the user's own files; none: a method of the suite")
     params: dict[str, Any]
     protocol: dict[str, Any]
     backbone: dict[str, Any]
@@ -54,68 +58,102 @@ class Question(Spec):
     shared: dict[str, Any]
     views: int | Literal["live"]
     seed: int = Field(ge=0)
-    data: dict[str, Any] | None = Field(None, description="digest of the images; none: the package's own")
-
-    @model_serializer(mode="wrap")
-    def _own_data_goes_without_saying(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Records of embedded data were made before there was any other: their keys stay valid."""
-        values: dict[str, Any] = dump(self)
-        if self.data is None:
-            values.pop("data", None)
-        return values
+    data: DataIdentity
 
     @model_validator(mode="after")
-    def _protocol_is_named(self) -> "Question":
+    def _parts_are_named(self) -> "Question":
         name, classes = self.protocol.get("name"), self.protocol.get("classes")
         if not isinstance(name, str) or not re.fullmatch(NAME, name) or not isinstance(classes, list):
             raise ValueError("protocol: it needs a name and classes")
+        if not all(isinstance(self.backbone.get(key), str) for key in ("name", "weights")):
+            raise ValueError("backbone: it needs a name and weights")
         return self
 
     @property
     def session_count(self) -> int:
         return len(self.protocol["classes"])
 
+    def document(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
     @property
     def key(self) -> str:
-        return hashlib.sha256(canonical(self.model_dump(mode="json", by_alias=True))).hexdigest()
+        return digest_of(self.document())
 
     def difference(self, other: dict[str, Any]) -> str:
         """First place where a stored question is another one, for an error message; empty if it is the same."""
-        mine, theirs = flat(self.model_dump(mode="json", by_alias=True)), flat(other)
+        mine, theirs = flat(self.document()), flat(other)
         for key in sorted(mine.keys() | theirs.keys()):
             if mine.get(key) != theirs.get(key):
                 return f"{key} is {theirs.get(key)!r} there and {mine.get(key)!r} here"
         return ""
 
 
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping of dotted keys."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    return {
-        k: v for key, value in tree.items() for k, v in flat(value, f"{prefix}.{key}" if prefix else str(key)).items()
-    }
+class Own(Spec):
+    """What the package does not have: the user's own protocol, and the default parameters of an own method."""
 
-
-def canonical(tree: Any) -> bytes:
-    return json.dumps(tree, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    protocol: Protocol | None = None
+    defaults: dict[str, Any] | None = None
 
 
 class PhaseLog(Spec):
-    """By epoch: the mean of every loss term, and what the method says of itself; null where one was absent."""
+    """A stretch of a session: its steps, and by epoch the mean of every loss term and what the method says of itself.
+
+    Null where a term was absent.
+    """
 
     name: str
-    epochs: int
+    epochs: int = Field(ge=0)
+    steps: int = Field(ge=0, description="per epoch")
+    images: int = Field(ge=0, description="of the session, per step")
+    memory: int = Field(ge=0, description="exemplars per step")
     terms: dict[str, list[float | None]]
-    diagnostics: dict[str, list[float | None]] = Field({})
+    diagnostics: dict[str, list[float | None]]
+
+    @model_validator(mode="after")
+    def _a_value_per_epoch(self) -> "PhaseLog":
+        if any(len(curve) > self.epochs for curve in (*self.terms.values(), *self.diagnostics.values())):
+            raise ValueError("a curve has more values than there were epochs")
+        return self
+
+
+class SparseCounts(Spec):
+    """A matrix of counts, most of which are zero: true class, predicted row and number of images, entry by entry."""
+
+    true: list[Place]
+    row: list[Place]
+    images: list[Amount]
+
+    @model_validator(mode="after")
+    def _entries_are_whole(self) -> "SparseCounts":
+        if not len(self.true) == len(self.row) == len(self.images):
+            raise ValueError("the three lists differ in length")
+        if len({*zip(self.true, self.row, strict=True)}) != len(self.true):
+            raise ValueError("counts name a place twice")
+        return self
+
+    @property
+    def size(self) -> int:
+        """Classes and rows that are named, at least."""
+        return 1 + max([*self.true, *self.row], default=-1)
+
+    def dense(self, size: int) -> scoring.Counts:
+        counts = np.zeros((size, size), dtype=np.int64)
+        counts[self.true, self.row] = self.images
+        return counts
+
+    @staticmethod
+    def of(counts: scoring.Counts) -> "SparseCounts":
+        true, row = np.nonzero(counts)
+        return SparseCounts(true=true.tolist(), row=row.tolist(), images=counts[true, row].tolist())
 
 
 class SessionResult(Spec):
     """What was measured at the end of a session."""
 
     classes: tuple[int, ...] = Field(description="dataset labels of the classes that arrived")
-    counts: tuple[Triplet, ...] = Field(description="test images: (class in order of arrival, row, images)")
-    train_counts: tuple[Triplet, ...] = Field(description="the session's own training images, likewise")
+    counts: SparseCounts = Field(description="test images, classes in order of arrival")
+    train_counts: SparseCounts = Field(description="the session's own training images, likewise")
     assignment: tuple[int, ...] = Field(description="class (within the session) of each row it created")
     train_assignment: tuple[int, ...] = Field(description="the same, solved on training images: a diagnostic")
     phases: tuple[PhaseLog, ...]
@@ -124,14 +162,22 @@ class SessionResult(Spec):
         return self.assignment, self.train_assignment
 
 
-class Provenance(BaseModel):
-    """Where a record came from. No host and no user name."""
+class Stored(Spec):
+    """What a method holds at the end beside the trained block and a head of its rows, counted by the engine."""
 
-    model_config = ConfigDict(extra="allow")
+    images: int = Field(0, ge=0, description="exemplars")
+    numbers: int = Field(0, ge=0, description="in buffers")
+    parameters: int = Field(0, ge=0, description="weights of teachers, projectors, further heads")
+
+
+class Provenance(Spec):
+    """Where a record came from. No host and no user name."""
 
     commit: str | None = None
     dirty: bool | None = None
-    versions: dict[str, str] = {}
+    engine_source: str = Field("", description="digest of the suite's own files")
+    method_source: str = Field("", description="digest of the method's file, or of all own files it imports")
+    versions: dict[str, str] = Field({})
     platform: str = ""
     device: str = ""
     threads: int = 0
@@ -139,42 +185,72 @@ class Provenance(BaseModel):
     finished: str = ""
     seconds: float = 0.0
     attempts: int = 1
-    session_seconds: list[float] = []
+    session_seconds: list[float] = Field([])
     peak_memory_mb: float = 0.0
     own_memory_mb: float | None = None
     trunk_images: int = 0
     bank_seconds: float = 0.0
     base_session: Literal["trained", "cached"] = "trained"
-    data_digest: str = ""
-    weights_digest: str = ""
 
 
 class RunRecord(Spec):
     """One run, complete or not."""
 
-    schema_version: Literal[1] = Field(1, alias="schema")
+    schema_version: Literal[2] = Field(2, alias="schema")
     key: str
     status: Literal["done", "partial", "diverged"]
     reason: str | None = None
     question: Question
-    budget_name: str = Field(pattern=NAME)
-    changed: dict[str, Any] = Field(description="what differs from the protocol's own setting; empty: a reference run")
-    stored_per_class: str
-    optimiser_steps: int
+    own: Own
+    stored: Stored
     sessions: tuple[SessionResult, ...]
     provenance: Provenance
+
+    @cached_property
+    def _difference(self) -> Difference:
+        question = self.question
+        defaults = self.own.defaults
+        if question.method_source is None:
+            known = suite_methods().get(question.method, {}).get(question.method_version)
+            defaults = None if known is None else known.params
+        return difference(question.document(), self.protocol, defaults or {})
+
+    @property
+    def protocol(self) -> Protocol:
+        """The suite's, or the user's own as the record tells it."""
+        name = self.question.protocol["name"]
+        if name in protocol_names():
+            return suite_protocol(name)
+        if self.own.protocol is None:
+            raise UsageError(f"the suite has no protocol '{name}', and the record does not hold it")
+        return self.own.protocol
+
+    @property
+    def budget_name(self) -> str:
+        return self._difference.budget
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What differs from the protocol's own setting; empty, with the budget `paper`: a reference run."""
+        return self._difference.changed
 
     @property
     def setting(self) -> str:
         """Digest of the question without its seed: runs that differ in their seed alone may be averaged."""
-        return hashlib.sha256(
-            canonical(self.question.model_dump(mode="json", by_alias=True, exclude={"seed"}))
-        ).hexdigest()
+        return digest_of(self.question.model_dump(mode="json", by_alias=True, exclude={"seed"}))
 
     @property
     def group(self) -> str:
         """Runs of one group may stand in one table."""
         return group_name(self.budget_name, self.changed)
+
+    @property
+    def optimiser_steps(self) -> int:
+        return sum(phase.epochs * phase.steps for session in self.sessions for phase in session.phases)
+
+    @property
+    def stored_per_class(self) -> str:
+        return stored_text(self.stored, sum(self.sizes))
 
     @model_validator(mode="after")
     def _counts_fit(self) -> "RunRecord":
@@ -184,16 +260,10 @@ class RunRecord(Spec):
             total += len(session.classes)
             if list(session.classes) != classes or total > MAX_CLASSES:
                 raise ValueError("its classes are not those of its protocol")
-            for triplets, met in ((session.counts, total), (session.train_counts, 0)):
-                i, j, _ = arrays(triplets)
-                if max(i.max(initial=0), j.max(initial=0)) >= total:
-                    raise ValueError("counts do not fit the number of classes")
-                seen = np.zeros((total, total), dtype=bool)
-                seen[i, j] = True
-                if seen.sum() != len(triplets):
-                    raise ValueError("counts name a place twice")
-                if seen.any(axis=1).sum() < met:
-                    raise ValueError("there is a class without test images")
+            if max(session.counts.size, session.train_counts.size) > total:
+                raise ValueError("counts do not fit the number of classes")
+            if len({*session.counts.true}) < total:
+                raise ValueError("there is a class without test images")
             if any(sorted(a) != list(range(len(a))) or len(a) != len(session.classes) for a in session.assignments()):
                 raise ValueError("an assignment is not one to one")
         complete = len(self.sessions) == self.question.session_count > 0
@@ -233,7 +303,7 @@ class RunRecord(Spec):
     def counts(self) -> list[scoring.Counts]:
         """Dense counts of every session."""
         totals = np.cumsum(self.sizes)
-        return [dense(s.counts, int(n), int(n)) for s, n in zip(self.sessions, totals, strict=True)]
+        return [session.counts.dense(int(size)) for session, size in zip(self.sessions, totals, strict=True)]
 
     def metrics(self) -> scoring.Metrics:
         return scoring.score(self.counts(), [session.assignment for session in self.sessions])
@@ -247,7 +317,7 @@ class RunRecord(Spec):
         for t, session in enumerate(self.sessions[1:], 1):
             known, new = sum(sizes[:t]), sizes[t]
             table = scoring.clustering(counts[t], known, new)
-            seen = dense(session.train_counts, known + new, known + new)[known:]
+            seen = session.train_counts.dense(known + new)[known:]
             rows.append(
                 {
                     "session": t,
@@ -275,10 +345,14 @@ class RunRecord(Spec):
     def path(self, out: Path) -> Path:
         return record_path(out, self.question)
 
+    def document(self) -> dict[str, Any]:
+        """The record as it is written, sealed."""
+        return sealed(self.model_dump(mode="json", by_alias=True))
+
     def save(self, out: Path) -> Path:
         path = self.path(out)
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, (compact(self.model_dump(mode="json", by_alias=True)) + "\n").encode())
+        atomic_write(path, (compact(self.document()) + "\n").encode())
         return path
 
     def comparable(self) -> dict[str, Any]:
@@ -288,6 +362,13 @@ class RunRecord(Spec):
 
 def group_name(budget: str, changed: dict[str, Any]) -> str:
     return ", ".join([f"budget {budget}", *(f"{key}={json.dumps(value)}" for key, value in sorted(changed.items()))])
+
+
+def stored_text(stored: Stored, classes: int) -> str:
+    """`20 images + 96 numbers` per class, and the weights beside them, which do not grow with the classes."""
+    per_class = ((stored.images, "images"), (stored.numbers, "numbers"))
+    parts = [f"{count / max(1, classes):.4g} {unit}" for count, unit in per_class if count]
+    return " + ".join(parts) or "nothing"
 
 
 def compact(tree: dict[str, Any]) -> str:
@@ -301,39 +382,39 @@ def record_path(out: Path, question: Question) -> Path:
     return out / "runs" / question.protocol["name"] / question.method / name
 
 
-def sparse(counts: scoring.Counts) -> tuple[Triplet, ...]:
-    return tuple((int(i), int(j), int(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True))
-
-
-def dense(triplets: tuple[Triplet, ...], rows: int, columns: int) -> scoring.Counts:
-    counts = np.zeros((rows, columns), dtype=np.int64)
-    i, j, n = arrays(triplets)
-    counts[i, j] = n
-    return counts
-
-
-def arrays(triplets: tuple[Triplet, ...]) -> scoring.Counts:
-    """Classes, rows and numbers of images; twice as fast as making an array of tuples."""
-    flat = np.fromiter(chain.from_iterable(triplets), dtype=np.int64, count=3 * len(triplets))
-    return flat.reshape(-1, 3).T
+class DamagedRecordError(DataError):
+    """A record that does not say what was once written."""
 
 
 def read_record(path: Path) -> RunRecord:
-    """A record from its file; a foreign or broken one is refused with its reason."""
+    """A record from its file; a foreign, damaged or edited one is refused with its reason."""
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
             raise UsageError(f"{path} is not a run record: it is no regular file, or too large")
-        record = RunRecord.model_validate_json(path.read_bytes())
-        matches = record.key == record.question.key
+        document = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedRecordError(f"{path} is not a run record: {error}") from None
+    if not isinstance(document, dict):
+        raise DamagedRecordError(f"{path} is not a run record: it holds no keys and values")
+    if document.get("schema") != SCHEMA:
+        found = document.get("schema")
+        known = f"its schema is {found}" if isinstance(found, int) else "it names no schema"
+        raise UsageError(f"{path} is not a run record of today: {known}, this version reads {SCHEMA}; run it again")
+    if not is_whole(document):
+        raise DamagedRecordError(f"{path} is damaged or was edited: its content does not fit its seal")
+    try:
+        record = RunRecord.model_validate({key: value for key, value in document.items() if key != SEAL})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "file"
         raise UsageError(f"{path} is not a run record: {where}: {first['msg']}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # a number that JSON does not have
-        raise UsageError(f"{path} is not a run record: {error}") from None
-    if not matches:
+    if record.key != record.question.key:
         raise UsageError(f"{path} is not a run record: its key does not match its question")
     return record
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")

@@ -25,12 +25,14 @@ from benchmark.protocol import (
     load_backbone,
     load_datasets,
     load_protocol,
+    protocol_names,
     read_yaml,
     suggest,
     validated,
     weight_file,
 )
-from benchmark.record import Question, flat
+from benchmark.record import DataIdentity, Own, Question
+from benchmark.reference import difference
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Request:
     weights: Path
     data_dir: Path | None
     changed: dict[str, Any]
+    own: Own
+    """What the package does not have of it, for the record."""
 
 
 class ParamSet(Spec):
@@ -85,19 +89,16 @@ def ask(
     reference = {
         "params": chosen.params.get(loaded.name, {}),
         "budget": chosen.budgets[budget].model_dump(),
-        "shared": dict(chosen.shared),
+        "shared": chosen.shared.model_dump(),
     }
     models: dict[str, type[BaseModel]] = {"params": loaded.cls.Params, "budget": Budget, "shared": Shared}
-    plain, final = {}, {}
+    plain_params = loaded.cls.Params().model_dump(mode="json")
+    final = {}
     for part, kind in models.items():
-        plain[part] = validated(kind, reference[part], f"{chosen.name}: {loaded.name}" if part == "params" else part)
+        validated(kind, reference[part], f"{chosen.name}: {loaded.name}" if part == "params" else part)
         named_part = reference[part] | getattr(named, part)
         validated(kind, named_part, f"{params}: {part}")  # so that a fault in the file is told as the file's
         final[part] = validated(kind, named_part | typed[part], loaded.name if part == "params" else part)
-    # the same budget has the same name however it was asked for
-    budget = next((name for name, known in sorted(chosen.budgets.items()) if known == final["budget"]), budget)
-    plain["budget"] = chosen.budgets[budget]
-
     wanted_views = parse_views(views) if views is not None else chosen.views
     spec = load_backbone(backbone or chosen.backbone)
     data = load_datasets()[chosen.dataset]
@@ -106,80 +107,64 @@ def ask(
             f"backbone '{spec.name}' takes pictures of {len(spec.mean)} channels, {data.name} has {data.channels}"
         )
     path = weight_file(spec, weights)
-    digest, registered = weights_identity(spec, path, given=weights is not None)
-    images = None if data.layout == "embedded" else open_dataset(chosen.dataset, data_dir)
-
+    digest = weights_identity(spec, path, given=weights is not None)
+    images = open_dataset(chosen.dataset, data_dir)
     question = Question(
         method=loaded.name,
         method_version=loaded.cls.version,
         method_source=loaded.source,
         params=final["params"].model_dump(mode="json"),
-        protocol={
-            "name": chosen.name,
-            "version": chosen.version,
-            "dataset": chosen.dataset,
-            "classes": [list(classes) for classes in chosen.classes],
-            "augmentation": chosen.augmentation,
-            "K": chosen.K,
-            "selection": chosen.selection,
-        },
+        protocol=chosen.identity,
         backbone={
             "name": spec.name,
             "weights": digest,
-            "image_size": spec.image_size,
             "projector": list(spec.projector),
-            **({} if spec.weights is not None else {"network": spec.network}),
+            "network": spec.network,
         },
         budget=final["budget"].model_dump(mode="json"),
         shared=final["shared"].model_dump(mode="json"),
         views=wanted_views,
         seed=seed,
-        data=None if images is None else {"digest": images.digest, **images.counts},
+        data=DataIdentity(digest=images.digest, **images.counts),
     )
-    changed: dict[str, Any] = {}
-    for part, model in final.items():
-        before, after = flat(plain_values(plain[part])), flat(plain_values(model))
-        prefix = "" if part == "params" else f"{part}."
-        changed |= {f"{prefix}{key}": after[key] for key in after if after[key] != before[key]}
-    if wanted_views != chosen.views:
-        changed["views"] = wanted_views
-    if spec.name != chosen.backbone:
-        changed["backbone"] = spec.name
-    if not registered:
-        changed["weights"] = digest[:12]
-    if images is not None:
-        fewer = images.shortfall(data)
-        if fewer:
-            changed["reduced"] = fewer
-        elif data.pixels is not None and data.pixels != images.digest:
-            changed["data"] = images.digest[:12]
+    own = Own(
+        protocol=None if chosen.name in protocol_names() else chosen,
+        defaults=None if loaded.source is None else plain_params,
+    )
     budget_model, shared_model = final["budget"], final["shared"]
     assert isinstance(budget_model, Budget)
     assert isinstance(shared_model, Shared)
+    changes = difference(question.document(), chosen, plain_params)
     return Request(
-        question, loaded, final["params"], chosen, budget_model, budget, shared_model, spec, path, data_dir, changed
+        question,
+        loaded,
+        final["params"],
+        chosen,
+        budget_model,
+        changes.budget,
+        shared_model,
+        spec,
+        path,
+        data_dir,
+        changes.changed,
+        own,
     )
 
 
-def plain_values(model: BaseModel) -> dict[str, Any]:
-    """Every value of a model, also those that its written form leaves out."""
-    return {**dict(model), **model.model_dump(mode="json")}
-
-
-def weights_identity(spec: Backbone, path: Path, *, given: bool) -> tuple[str, bool]:
-    """The digest that stands for the weights in the question, and whether it is the registered one.
+def weights_identity(spec: Backbone, path: Path, *, given: bool) -> str:
+    """The digest that stands for the weights in the question.
 
     The package's own weights go by their file. Others go by their tensors: the same weights come in files that differ.
+    Registered weights go by the digest that is registered, whichever of the two it is.
     """
     if spec.weights is not None and not given:
         digest = file_digest(path)
         if digest != spec.sha256:
             raise DataError(f"{path} is damaged: its sha256 is {digest[:12]}…, not the registered one; reinstall")
-        return digest, True
-    if spec.sha256 is not None and file_digest(path) == spec.sha256:
-        return spec.sha256 if spec.weights is not None else tensors_of(path), True
-    digest = tensors_of(path)
-    return digest, digest == spec.tensors
+        return digest
+    if spec.sha256 is not None and spec.identity is not None and file_digest(path) == spec.sha256:
+        return spec.identity
+    return tensors_of(path)
 
 
 def tensors_of(path: Path) -> str:

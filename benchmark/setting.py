@@ -2,20 +2,23 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from benchmark.backbone import LastBlock, Trunk, open_backbone
-from benchmark.bank import Bank, BankSource, Builder, Recipe, Shape, members_of, wanted_pieces
+from benchmark.bank import Bank, BankSource, Builder, Recipe, Shape, selection_of, wanted_pieces
 from benchmark.data import Dataset, open_dataset
 from benchmark.errors import UsageError
 from benchmark.files import cache_folder
+from benchmark.layouts import SplitName
 from benchmark.progress import Display, Stop
 from benchmark.protocol import load_datasets
 from benchmark.request import Request
 from benchmark.seeds import derive
 from benchmark.stream import Labelled, Stream, Unlabelled, lay_out
-from benchmark.tokens import CleanFromBank, CleanReader, Kept, Live, TokenSource
+from benchmark.tokens import CleanFromBank, Kept, Live, TokenSource, opened_reading
 from benchmark.views import PRESETS
 
 
@@ -45,16 +48,11 @@ class Setting:
         """A session as methods see it. Only session 0 is built with labels; exemplars are ids that may be recalled."""
         known, new = self.stream.known(number), self.stream.new(number)
         ids = self.stream.ids(number)
-        readable = ids if exemplars is None else torch.cat([ids, exemplars.cpu()])
-        positions = dict(zip(readable.tolist(), self.position(readable).tolist(), strict=True))
-        reader = CleanReader(self.source, positions, len(ids), self.device)
+        serve = opened_reading(self.source, ids if exemplars is None else torch.cat([ids, exemplars.cpu()]))
         if number == 0:
             labels = torch.from_numpy(self.stream.hidden[ids.numpy()]).to(self.device)
-            return Labelled(number, known, new, reader, labels)
-        return Unlabelled(number, known, new, reader)
-
-    def position(self, ids: Tensor) -> Tensor:
-        return torch.from_numpy(self.stream.position[ids.cpu().numpy()])
+            return Labelled(number, known, new, ids.to(self.device), serve, labels)
+        return Unlabelled(number, known, new, ids.to(self.device), serve)
 
     def seeded(self, purpose: str, *where: int) -> None:
         """Before a method is called: what it draws depends on where it is, not on what was drawn before."""
@@ -92,11 +90,8 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
     builder = Builder(
         open_bank(request, dataset, trunk), trunk, dataset.splits, PRESETS[protocol.augmentation], display, stop
     )
-    views, labels = request.question.views, sorted(label for classes in protocol.classes for label in classes)
-    pieces = wanted_pieces(labels, views)
-    builder.build(pieces)
-    for piece in pieces:
-        builder.bank.check(piece)
+    views = request.question.views
+    builder.build_sound(wanted_pieces(builder.bank, views))
     train, test = (BankSource(builder.bank, split, device) for split in ("train", "test"))
     train.trunk_images = builder.images
     source = CleanFromBank(train, Live(trunk, dataset.train.images, builder.render)) if views == "live" else train
@@ -111,8 +106,12 @@ def in_memory(trunk: Trunk, dataset: Dataset, request: Request) -> tuple[TokenSo
 
 
 def open_bank(request: Request, dataset: Dataset, trunk: Trunk) -> Bank:
-    """The bank of a run: where it lies and what it holds."""
-    spec = request.backbone
+    """The bank of a run: where it lies and what it holds, which are the images that its protocol uses."""
+    spec, used = request.backbone, lay_out(request.protocol, dataset)
+    members: dict[SplitName, npt.NDArray[np.int64]] = {
+        "train": np.flatnonzero(used.hidden >= 0).astype(np.int64),
+        "test": np.flatnonzero(used.hidden_test >= 0).astype(np.int64),
+    }
     recipe = Recipe(
         dataset=dataset.name,
         data_digest=dataset.digest,
@@ -122,6 +121,6 @@ def open_bank(request: Request, dataset: Dataset, trunk: Trunk) -> Bank:
         augmentation=request.protocol.augmentation,
         precision=request.shared.bank,
         normalised=trunk.eps is not None,
+        selection=selection_of(members, dataset.splits),
     )
-    members = {name: members_of(split, len(dataset.classes)) for name, split in dataset.splits.items()}
     return Bank(cache_folder() / "bank" / recipe.folder, recipe, Shape(*trunk.shape, recipe.precision), members)

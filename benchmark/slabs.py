@@ -42,3 +42,7 @@ class Slabs:
         lent = slab[:]
         weakref.finalize(lent, waiting.append, slab).atexit = False
         return torch.from_numpy(lent).view(dtype).view(shape)
+
+    def __deepcopy__(self, _memo: object) -> "Slabs":
+        """A copy of a block has memory of its own, with nothing in it."""
+        return Slabs()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmark.backbone import PASS_ON_CPU, LastBlock, Trunk, build_vit, split_vit
-from benchmark.bank import Bank, BankSource, PartFile, Piece, Recipe, Shape
+from benchmark.bank import Bank, BankSource, PartFile, Piece, Recipe, Shape, shards
 from benchmark.descent import descend, sgd
 from benchmark.errors import UsageError
 from benchmark.feed import Ahead
@@ -160,22 +160,23 @@ class Banked:
 
     def __init__(self, folder: Path, trunk: Trunk, batch: int, device: torch.device) -> None:
         shape = Shape(*trunk.shape, "float16")
-        recipe = Recipe("none", "", "random", "", {}, "none", "float16", normalised=trunk.eps is not None)
-        bank = Bank(folder, recipe, shape, {"train": [np.arange(BANKED)], "test": []})
-        part = PartFile(bank, Piece("train", 0, 0))
+        recipe = Recipe("none", "", "random", "", {}, "none", "float16", trunk.eps is not None, "all")
+        bank = Bank(folder, recipe, shape, {"train": np.arange(BANKED), "test": np.arange(0)})
         random = torch.Generator().manual_seed(0)
-        for start in range(0, BANKED, 64):
-            count = min(64, BANKED - start)
-            rest = torch.randn(count, *trunk.shape, generator=random)
-            part.append(Tokens(torch.randn(count, shape.width, generator=random), rest))
-        part.finish()
+        for shard in range(shards(BANKED)):
+            part = PartFile(bank, Piece("train", 0, shard))
+            while part.done < bank.images(part.piece):
+                count = min(64, bank.images(part.piece) - part.done)
+                rest = torch.randn(count, *trunk.shape, generator=random)
+                part.append(Tokens(torch.randn(count, shape.width, generator=random), rest))
+            part.finish()
         self.source, self.batch_size, self.random = BankSource(bank, "train", device), batch, random
         self.steps = 1 << 30
         self.stored = shape.image_bytes
 
     def batch(self, epoch: int, step: int) -> Tokens:  # noqa: ARG002 - a Feed, but every batch is drawn anew
-        position = torch.randint(BANKED, (self.batch_size,), generator=self.random)
-        return self.source.get(position, torch.zeros_like(position))
+        ids = torch.randint(BANKED, (self.batch_size,), generator=self.random)
+        return self.source.get(ids, torch.zeros_like(ids))
 
 
 def measure(spec: Backbone, batch: int, device: torch.device, threads: int | None, say: Callable[[str], None]) -> Speed:
@@ -281,12 +282,11 @@ def predict(speed: Speed, protocol: Protocol, budget_name: str) -> Prediction:
     evaluation are left out of both ways.
     """
     data, budget = load_datasets()[protocol.dataset], protocol.budgets[budget_name]
-    assert data.train is not None
-    assert data.test is not None
+    train, test = data.span("train")[1], data.span("test")[1]
     views = 8 if protocol.views == "live" else protocol.views
     sizes = [len(classes) for classes in protocol.classes]
-    seen = data.train * (sizes[0] * budget.base_epochs + 2 * sum(sizes[1:]) * budget.novel_epochs)
-    banked = sum(sizes) * (data.train * (1 + views) + data.test)
+    seen = train * (sizes[0] * budget.base_epochs + 2 * sum(sizes[1:]) * budget.novel_epochs)
+    banked = sum(sizes) * (train * (1 + views) + test)
     return Prediction(
         protocol.name,
         budget_name,

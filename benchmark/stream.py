@@ -2,11 +2,12 @@
 
 `Labelled` is session 0. `Unlabelled` is a discovery session: sizes, and the images' tokens in an order that says
 nothing about their classes. Hidden labels and test images live in `Stream`, which only the engine holds.
+
+An image's id is its place in its split, which is ordered by the SHA-256 of the pixels (data.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol as Interface
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,11 @@ import torch
 from torch import Tensor
 
 from benchmark.data import Dataset
+from benchmark.errors import UsageError
 from benchmark.protocol import Protocol
+
+CHUNK = 256
+"""Images whose clean tokens are handed out together."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +53,8 @@ class Clean:
     tokens: Tokens
 
 
-class Reader(Interface):
-    """Reads images of a session in the clean view, as long as the session lasts."""
-
-    def clean(self) -> Iterator[Clean]: ...
-
-    def recall(self, index: Tensor) -> Iterator[Clean]: ...
-
-    def close(self) -> None: ...
+Reading = Generator[Tokens | None, Tensor, None]
+"""Takes ids, gives tokens. A generator, because no attribute of one leads to what it reads from (tokens.py)."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,9 @@ class Unlabelled:
     number: int
     known: int
     new: int
-    reader: Reader = field(repr=False)
+    index: Tensor
+    """Ids of the session's images, in their fixed order."""
+    reading: Reading = field(repr=False)
 
     @property
     def total(self) -> int:
@@ -77,16 +78,27 @@ class Unlabelled:
 
     def clean(self) -> Iterator[Clean]:
         """All images in a fixed order, some at a time: what `prepare` and `end` may look at."""
-        return self.reader.clean()
+        return self.recall(self.index)
 
     def recall(self, index: Tensor) -> Iterator[Clean]:
         """The images with these ids, in that order: of this session, or exemplars the method came with."""
-        return self.reader.recall(index)
+        for part in index.split(CHUNK):
+            try:
+                tokens = self.reading.send(part)
+            except StopIteration:
+                over = "the method reads images of a session that is over: keep some of them as its memory"
+                raise UsageError(over) from None
+            assert tokens is not None
+            yield Clean(part, tokens)
+
+    def close(self) -> None:
+        """Once the session is over nothing more is read, so that a method cannot keep images by keeping the session."""
+        self.reading.close()
 
 
 @dataclass(frozen=True)
 class Labelled(Unlabelled):
-    """Session 0, the only one whose labels (as output rows, in the order of `clean().index`) are known."""
+    """Session 0, the only one whose labels (as output rows, in the order of `index`) are known."""
 
     labels: Tensor
 
@@ -138,22 +150,15 @@ class LabelledBatch:
 class Stream:
     """A protocol laid over a dataset: which images arrive in which session, and what only the evaluator may know.
 
-    An image's id is its place in the order of arrival. Within a session that order is a fixed shuffle, because
-    datasets are often stored class by class and a place in the file would then give the label away.
+    Classes are counted in order of arrival.
     """
 
     sessions: tuple[tuple[int, ...], ...]
-    position: npt.NDArray[np.int64]
-    """Dataset position of every id."""
-    first: tuple[int, ...]
-    """First id of every session, and the end of the last."""
+    """Dataset labels of the classes of every session."""
     hidden: npt.NDArray[np.int64]
-    """Class of every id, as place in the order of arrival."""
-    test_position: npt.NDArray[np.int64]
-    test_class: npt.NDArray[np.int64]
-
-    def ids(self, session: int) -> Tensor:
-        return torch.arange(self.first[session], self.first[session + 1])
+    """Class of every training image; -1: not in the protocol."""
+    hidden_test: npt.NDArray[np.int64]
+    """Likewise of every test image."""
 
     def known(self, session: int) -> int:
         return sum(len(classes) for classes in self.sessions[:session])
@@ -161,18 +166,19 @@ class Stream:
     def new(self, session: int) -> int:
         return len(self.sessions[session])
 
+    def ids(self, session: int) -> Tensor:
+        """Training images of a session."""
+        known = self.known(session)
+        return torch.from_numpy(np.flatnonzero((self.hidden >= known) & (self.hidden < known + self.new(session))))
+
+    def test_ids(self, classes: int) -> Tensor:
+        """Test images of the first so many classes."""
+        return torch.from_numpy(np.flatnonzero((self.hidden_test >= 0) & (self.hidden_test < classes)))
+
 
 def lay_out(protocol: Protocol, dataset: Dataset) -> Stream:
     """Sort a dataset's images into the sessions of a protocol."""
-    sessions = protocol.classes
     arrival = np.full(len(dataset.classes), -1)
-    arrival[[label for classes in sessions for label in classes]] = np.arange(sum(map(len, sessions)))
-    positions, first = [], [0]
-    for number, classes in enumerate(sessions):
-        members = np.flatnonzero(np.isin(dataset.train.labels, classes))
-        positions.append(np.random.default_rng([0xC0C0, number]).permutation(members))
-        first.append(first[-1] + len(members))
-    position = np.concatenate(positions)
-    test_class = arrival[dataset.test.labels]
-    kept = np.flatnonzero(test_class >= 0)
-    return Stream(sessions, position, tuple(first), arrival[dataset.train.labels[position]], kept, test_class[kept])
+    labels = [label for classes in protocol.classes for label in classes]
+    arrival[labels] = np.arange(len(labels))
+    return Stream(protocol.classes, arrival[dataset.train.labels], arrival[dataset.test.labels])

@@ -1,10 +1,9 @@
-"""Where tokens come from: `source.get(position, view)`, one interface whatever stands behind it.
+"""Where tokens come from: `source.get(ids, view)`, one interface whatever stands behind it.
 
 `Live` sends pictures through the trunk each time; `Kept` does so once per view and keeps the tokens in memory;
 `BankSource` (bank.py) reads them from disk, where all runs share them.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,21 +14,18 @@ from torch import Tensor
 
 from benchmark.backbone import Trunk, images_to_tokens
 from benchmark.errors import UsageError
-from benchmark.stream import Clean, Tokens
+from benchmark.stream import Reading, Tokens
 from benchmark.views import CLEAN, Render
-
-CHUNK = 256
-"""Images whose clean tokens are handed out together."""
 
 
 class TokenSource(Protocol):
-    """Tokens of training images by dataset position and view."""
+    """Tokens of a split's images by id and view."""
 
     @property
     def trunk_images(self) -> int:
         """Pictures that went through the trunk so far."""
 
-    def get(self, position: Tensor, view: Tensor) -> Tokens: ...
+    def get(self, ids: Tensor, view: Tensor) -> Tokens: ...
 
 
 class Live:
@@ -39,10 +35,10 @@ class Live:
         self.trunk, self.images, self.render = trunk, images, render
         self.trunk_images = 0
 
-    def get(self, position: Tensor, view: Tensor) -> Tokens:
-        position, view = position.cpu(), view.cpu()
-        self.trunk_images += len(position)
-        pixels = self.render(self.images[position.numpy()], position, view, self.trunk.spec.image_size)
+    def get(self, ids: Tensor, view: Tensor) -> Tokens:
+        ids, view = ids.cpu(), view.cpu()
+        self.trunk_images += len(ids)
+        pixels = self.render(self.images[ids.numpy()], ids, view, self.trunk.spec.image_size)
         return images_to_tokens(self.trunk, pixels)
 
 
@@ -61,21 +57,21 @@ class Kept:
     def trunk_images(self) -> int:
         return self.live.trunk_images
 
-    def get(self, position: Tensor, view: Tensor) -> Tokens:
+    def get(self, ids: Tensor, view: Tensor) -> Tokens:
         wanted = view.unique().tolist()
         for number in wanted:
             if number not in self.views:
                 everything = torch.arange(len(self.live.images))
                 self.views[number] = self.live.get(everything, torch.full_like(everything, number))
         if len(wanted) == 1:
-            return self.views[wanted[0]][position]
+            return self.views[wanted[0]][ids]
         sample = self.views[wanted[0]]
-        cls = sample.cls.new_empty(len(position), *sample.cls.shape[1:])
-        rest = sample.rest.new_empty(len(position), *sample.rest.shape[1:])
+        cls = sample.cls.new_empty(len(ids), *sample.cls.shape[1:])
+        rest = sample.rest.new_empty(len(ids), *sample.rest.shape[1:])
         for number in wanted:
             here = torch.nonzero(view == number).squeeze(1)
             kept = self.views[number]
-            cls[here], rest[here] = kept.cls[position[here]], kept.rest[position[here]]
+            cls[here], rest[here] = kept.cls[ids[here]], kept.rest[ids[here]]
         return Tokens(cls, rest)
 
 
@@ -90,46 +86,32 @@ class CleanFromBank:
     def trunk_images(self) -> int:
         return self.bank.trunk_images + self.live.trunk_images
 
-    def get(self, position: Tensor, view: Tensor) -> Tokens:
-        return (self.bank if bool((view == CLEAN).all()) else self.live).get(position, view)
+    def get(self, ids: Tensor, view: Tensor) -> Tokens:
+        return (self.bank if bool((view == CLEAN).all()) else self.live).get(ids, view)
 
 
-def clean_tokens(source: TokenSource, position: Tensor) -> Tokens:
-    return source.get(position, torch.full_like(position, CLEAN))
+def clean_tokens(source: TokenSource, ids: Tensor) -> Tokens:
+    return source.get(ids, torch.full_like(ids, CLEAN))
 
 
-@dataclass
-class CleanReader:
-    """Reads clean images of a session and of the exemplars a method holds; no label can be reached from it.
+def reading(source: TokenSource, readable: Tensor) -> Reading:
+    """Serves clean tokens of the ids it is sent, if they are among the readable ones, until it is closed.
 
-    Once the session is over it reads nothing more, so that a method cannot keep images by keeping the session.
+    The source lives in the generator's frame and in no attribute: what a method is handed must not lead to it.
     """
-
-    source: TokenSource
-    positions: dict[int, int]
-    """Dataset position by id, the session's own images first."""
-    own: int
-    device: torch.device
-    closed: bool = False
-
-    def clean(self) -> Iterator[Clean]:
-        return self._read(torch.tensor([*self.positions][: self.own], dtype=torch.long))
-
-    def recall(self, index: Tensor) -> Iterator[Clean]:
-        wanted = index.cpu()
-        strange = [number for number in wanted.tolist() if number not in self.positions]
-        if strange:
+    tokens = None
+    while True:
+        wanted = (yield tokens).cpu()
+        strange = wanted[~torch.isin(wanted, readable)]
+        if len(strange):
             raise UsageError(
                 f"the method asks for image {strange[0]}, which is neither of this session nor in its memory"
             )
-        return self._read(wanted)
+        tokens = clean_tokens(source, wanted)
 
-    def close(self) -> None:
-        self.closed = True
 
-    def _read(self, ids: Tensor) -> Iterator[Clean]:
-        for part in ids.split(CHUNK):
-            if self.closed:
-                raise UsageError("the method reads images of a session that is over: keep some of them as its memory")
-            position = torch.tensor([self.positions[number] for number in part.tolist()], dtype=torch.long)
-            yield Clean(part.to(self.device), clean_tokens(self.source, position))
+def opened_reading(source: TokenSource, readable: Tensor) -> Reading:
+    """A reading that waits for its first ids."""
+    waiting = reading(source, readable)
+    next(waiting)
+    return waiting

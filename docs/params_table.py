@@ -1,8 +1,14 @@
-"""Tables of knobs, from the methods' `Params` and the protocols: `python docs/params_table.py` rewrites the pages."""
+"""What follows from the methods' `Params`: tables of knobs in docs/, and protocols/methods.yaml.
+
+`python docs/params_table.py` rewrites them. protocols/methods.yaml keeps earlier versions of a method, whose records
+may still be there.
+"""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import yaml
 from tabulate import tabulate
 
 import methods
@@ -44,6 +50,23 @@ def page(text: str) -> str:
     return text
 
 
+def defaults(path: Path) -> str:
+    """Parameters and phases of every method of the suite, by version, so that reports need not import torch."""
+    document = yaml.safe_load(path.read_text()) if path.exists() else {}
+    for name in methods.entries():
+        cls: Any = methods.load(name).cls
+        params = cls.Params()
+        phases = [phase.name for phase in cls.phases(SimpleNamespace(params=params))]
+        told = {"params": params.model_dump(mode="json"), "phases": phases}
+        document[name] = document.get(name, {}) | {cls.version: told}
+    head = (
+        "# Default parameters and phases of every method, by version. Written by docs/params_table.py from the code.\n"
+    )
+    return head + yaml.safe_dump(document, sort_keys=True, width=120)
+
+
 if __name__ == "__main__":
     for path in (HERE / "fea.md", HERE / "methods.md"):
         path.write_text(page(path.read_text()))
+    told = HERE.parent / "protocols" / "methods.yaml"
+    told.write_text(defaults(told))

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -46,24 +47,71 @@ class NotAMethodError(Exception):
 
 @dataclass(frozen=True)
 class Loaded:
-    """A method ready to be built; `source` is the digest of the file if it is the user's own."""
+    """A method ready to be built."""
 
     name: str
     cls: "type[Method]"
-    source: str | None
+    file_digest: str
+    """SHA-256 of the method's file; of a user's own method, of every file of its folder that it imports."""
+    folder: Path | None = None
+    """Where the user's own files are; none: a method of the suite."""
+
+    @property
+    def source(self) -> str | None:
+        """What tells an own method from another of its name; none: a method of the suite."""
+        return None if self.folder is None else self.file_digest
+
+    def late_import(self) -> str | None:
+        """A file of an own method that was imported only while it ran, and is not part of the digest."""
+        if self.folder is None or own_digest(self.folder) == self.file_digest:
+            return None
+        return ", ".join(sorted(own_modules(self.folder)))
 
 
 def load(name: str) -> Loaded:
     """A method of the suite by name."""
     entry = entries()[name]
-    return Loaded(name, getattr(importlib.import_module(f"methods.{name}"), entry.cls), None)
+    file = files("methods") / f"{name}.py"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return Loaded(name, getattr(importlib.import_module(f"methods.{name}"), entry.cls), digest)
+
+
+SUITE = ("benchmark", "methods", "protocols")
+
+
+def own_modules(folder: Path) -> dict[str, Path]:
+    """Files below a folder that were imported, by their place in it; installed packages and the suite aside."""
+    installed = [Path(path).resolve() for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
+    found = {}
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or name.partition(".")[0] in SUITE or not file.endswith(".py"):
+            continue
+        path = Path(file).resolve()
+        inside = path.is_relative_to(folder) and path.is_file()
+        if inside and not any(path.is_relative_to(place) for place in installed if place.is_relative_to(folder)):
+            found[path.relative_to(folder).as_posix()] = path
+    return found
+
+
+def own_digest(folder: Path) -> str:
+    whole = hashlib.sha256()
+    for name, path in sorted(own_modules(folder).items()):
+        whole.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()
 
 
 def load_own(path: Path, cls: str) -> Loaded:
-    """A class in the user's own file. This runs the file: only ever on explicit request."""
+    """A class in the user's own file. This runs the file: only ever on explicit request.
+
+    Files beside it can be imported by name, as from a script.
+    """
     from methods.base import Method  # noqa: PLC0415 - imports torch
 
-    spec = importlib.util.spec_from_file_location(f"own_method_{path.stem}", path)
+    folder = path.resolve().parent
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last: a file of the user's must not take the place of an installed package
+    spec = importlib.util.spec_from_file_location(f"own_method_{path.stem}", path.resolve())
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -80,4 +128,4 @@ def load_own(path: Path, cls: str) -> Loaded:
     required = [name for name, field in found.Params.model_fields.items() if field.is_required()]
     if required:
         raise NotAMethodError(f"{path}: class '{cls}': give the knob '{required[0]}' a default")
-    return Loaded(path.stem.lower(), found, hashlib.sha256(path.read_bytes()).hexdigest())
+    return Loaded(path.stem.lower(), found, own_digest(folder), folder)

@@ -120,7 +120,3 @@ class Method(nn.Module, ABC):
         """Exemplars as (image ids, output rows); the engine turns them into tokens for phases that ask."""
         nothing = torch.zeros(0, dtype=torch.long)
         return nothing, nothing
-
-    def stored_numbers(self) -> int:
-        """How many numbers are kept of all classes so far, exemplars aside, for the tables."""
-        return 0

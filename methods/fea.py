@@ -122,6 +122,3 @@ class FEA(Method):
     def diagnose(self, batch: Batch) -> dict[str, Tensor]:
         moved = L.relative_distance(self.block(batch.a), self.teacher(batch.a))
         return super().diagnose(batch) | {"distance_to_teacher": moved}
-
-    def stored_numbers(self) -> int:
-        return self.prototypes.numbers

@@ -92,6 +92,3 @@ class FRoST(Method):
             "heads_agree": (joint == novel).float().mean(),
             "distance_to_teacher": L.relative_distance(h, self.teacher(batch.a)),
         }
-
-    def stored_numbers(self) -> int:
-        return self.prototypes.numbers

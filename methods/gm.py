@@ -122,6 +122,7 @@ class GM(Method):
             self.exemplars.add(index, self.clean_features(session), session.labels, self.params.exemplars)
         else:
             self.exemplars.take(self.chosen)
+            self.believed_index, self.believed_row = self.believed_index[:0], self.believed_row[:0]
             for static, dynamic in zip(self.static.parameters(), self.block.parameters(), strict=True):
                 static.lerp_(dynamic, 1 - self.params.ema_beta)
         self.find_means(session)

@@ -54,6 +54,3 @@ class KMeans(Method):
     def predict(self, tokens: Any) -> Tensor:
         h = F.normalize(self.block(tokens), dim=1)
         return torch.cdist(h, self.mean).argmin(dim=1)
-
-    def stored_numbers(self) -> int:
-        return self.mean.numel()

@@ -23,10 +23,6 @@ class Prototypes(nn.Module):
         self.register_buffer("mean", torch.zeros(0, width))
         self.register_buffer("deviation", torch.zeros(0, width))
 
-    @property
-    def numbers(self) -> int:
-        return self.mean.numel() + self.deviation.numel()
-
     @torch.no_grad()
     def add(self, h: Tensor, rows: Tensor, *, unbiased: bool = False, floor: float = 0.0) -> None:
         """Store the classes that occur in `rows`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.record import canonical
+from benchmark.intact import canonical
 from benchmark.report.frames import FLOOR, REFERENCE
 from benchmark.report.runs import Run
 from benchmark.report.tables import Names

@@ -1,0 +1,156 @@
+"""What can be refuted of a record by package data alone: a whole file can still say what no run of the suite can say.
+
+It is no proof of the opposite. Somebody who works out numbers that fit each other can invent a run; rerunning it shows.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from pydantic import ValidationError
+from scipy.optimize import linear_sum_assignment
+
+from benchmark import scoring
+from benchmark.protocol import Budget, Shared, load_datasets, protocol_names, suite_protocol
+from benchmark.record import PhaseLog, RunRecord
+from benchmark.reference import suite_methods
+
+
+def refuted(record: RunRecord) -> str | None:
+    """The first thing in a record that cannot be, in half a sentence; none if nothing was found."""
+    for check in (_of_method, _of_protocol, _of_setting, _of_data, _of_assignments, _of_budget):
+        for reason in check(record):
+            return reason
+    return None
+
+
+def _of_method(record: RunRecord) -> Iterator[str]:
+    question = record.question
+    if question.method_source is not None:
+        if record.own.defaults is None or record.own.defaults.keys() != question.params.keys():
+            yield f"'{question.method}' is an own method, and its default parameters are not told"
+        if question.method in suite_methods():
+            yield f"'{question.method}' is a method of the suite and cannot be an own one"
+        return
+    versions = suite_methods().get(question.method)
+    if versions is None:
+        yield f"the suite has no method '{question.method}'"
+    elif question.method_version not in versions:
+        yield f"the suite's '{question.method}' has no version {question.method_version}"
+    elif versions[question.method_version].params.keys() != question.params.keys():
+        yield f"its parameters are not those of '{question.method}'"
+
+
+def _of_protocol(record: RunRecord) -> Iterator[str]:
+    told, name = record.question.protocol, record.question.protocol["name"]
+    if name in protocol_names():
+        protocol = suite_protocol(name)
+        if told.get("version") != protocol.version:
+            yield f"it is of version {told.get('version')} of {name}, the suite has version {protocol.version}"
+    elif record.own.protocol is None:
+        yield f"the suite has no protocol '{name}', and the record does not hold it"
+        return
+    else:
+        protocol = record.own.protocol
+    if told != protocol.identity:
+        yield f"its classes, data or rules are not those of protocol {name}"
+
+
+def _of_setting(record: RunRecord) -> Iterator[str]:
+    question = record.question
+    for model, values in ((Budget, question.budget), (Shared, question.shared)):
+        try:
+            if model.model_validate(values).model_dump(mode="json") != values:
+                yield f"its {model.__name__.lower()} is not complete"
+        except ValidationError as error:
+            yield f"its {model.__name__.lower()} cannot be: {error.errors()[0]['msg']}"
+
+
+def _of_data(record: RunRecord) -> Iterator[str]:
+    """Every class has as many images as the data says, and the data no more than the dataset has."""
+    data, spec = record.question.data, load_datasets()[record.protocol.dataset]
+    told = {"train": list(data.train), "test": list(data.test)}
+    spans = {"train": spec.span("train"), "test": spec.span("test")}
+    if any(most > spans[split][1] or least < 1 for split, (least, most) in told.items()):
+        yield f"it tells of more images than {spec.title} has"
+    if spec.pixels == data.digest and told != spans:
+        yield f"its data digest is that of {spec.title}, its numbers of images are not"
+    if spec.layout == "embedded" and spec.pixels != data.digest:
+        yield f"its data digest is not that of {spec.title}"
+    first = None
+    for number, (session, counts) in enumerate(zip(record.sessions, record.counts(), strict=True)):
+        images = counts.sum(axis=1)
+        if images.min() < told["test"][0] or images.max() > told["test"][1]:
+            odd = _odd(images, told["test"])
+            yield f"after session {number} a class has {odd} test images, its data has {_text(told['test'])}"
+        first = images if first is None else first
+        if not np.array_equal(images[: len(first)], first):
+            yield f"after session {number} classes have other numbers of test images than before"
+        first = images
+        size = len(counts)
+        seen = session.train_counts.dense(size).sum(axis=1)
+        new = len(session.classes)
+        if seen[: size - new].any():
+            yield f"training images of session {number} are of classes that came before"
+        if seen[size - new :].min() < told["train"][0] or seen[size - new :].max() > told["train"][1]:
+            odd = _odd(seen[size - new :], told["train"])
+            yield f"in session {number} a class has {odd} training images, its data has {_text(told['train'])}"
+
+
+def _odd(images: scoring.Counts, span: list[int]) -> int:
+    return int(images.min() if images.min() < span[0] else images.max())
+
+
+def _text(span: list[int]) -> str:
+    return str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
+
+
+def _of_assignments(record: RunRecord) -> Iterator[str]:
+    """Base rows mean their class; the others are the best match of their session's counts."""
+    for number, (session, counts) in enumerate(zip(record.sessions, record.counts(), strict=True)):
+        if number == 0:
+            if any(own != tuple(range(len(own))) for own in session.assignments()):
+                yield "its base rows are renamed: they mean their class"
+            continue
+        new = len(session.classes)
+        known = len(counts) - new
+        train = session.train_counts.dense(len(counts))
+        for matrix, assignment in zip((counts, train), session.assignments(), strict=True):
+            block = scoring.new_block(matrix, known, new)
+            best = block[linear_sum_assignment(block, maximize=True)].sum()
+            if block[list(assignment), range(new)].sum() != best:
+                yield f"the assignment of session {number} is not the best match of its counts"
+
+
+def _of_budget(record: RunRecord) -> Iterator[str]:
+    """Epochs and steps follow from the budget and the number of images."""
+    budget, question = record.question.budget, record.question
+    versions = suite_methods().get(question.method, {})
+    suite = versions.get(question.method_version) if question.method_source is None else None
+    for number, session in enumerate(record.sessions):
+        images = sum(session.train_counts.images)
+        names = ("base",) if number == 0 else None if suite is None else suite.phases
+        if names is not None and tuple(phase.name for phase in session.phases) != names:
+            yield f"session {number} has other phases than '{question.method}'"
+        epochs = budget["base_epochs"] if number == 0 else budget["novel_epochs"]
+        if session.phases and sum(phase.epochs for phase in session.phases) != epochs:
+            yield f"session {number} has other epochs than its budget ({epochs})"
+        for phase in session.phases:
+            yield from _of_phase(record, number, phase, images, budget["batch"])
+            yield from _of_curves(phase, number)
+
+
+def _of_phase(record: RunRecord, number: int, phase: PhaseLog, images: int, batch: int) -> Iterator[str]:
+    most = images + record.stored.images if phase.memory else images
+    if number == 0 and phase.images != min(batch, images):
+        yield f"session 0 takes {phase.images} images per step, its budget {min(batch, images)}"
+    if not 1 <= phase.images <= images:
+        yield f"session {number} takes {phase.images} images per step and has {images}"
+        return
+    fewest = max(1, images // (phase.images + phase.memory))
+    if not fewest <= phase.steps <= max(1, most // phase.images):
+        yield f"session {number} has {phase.steps} steps per epoch, which its images do not make"
+
+
+def _of_curves(phase: PhaseLog, number: int) -> Iterator[str]:
+    if any(len(curve) != phase.epochs for curve in (*phase.terms.values(), *phase.diagnostics.values())):
+        yield f"session {number} has curves that do not cover its epochs"
