@@ -148,6 +148,8 @@ def metric_table(record: "RunRecord") -> str:
     """Accuracy of every session's classes after every session, and the three figures of the paper."""
     from tabulate import tabulate  # noqa: PLC0415
 
+    from benchmark.record import stored_text  # noqa: PLC0415
+
     metrics = record.metrics()
     sizes = [f"C{j} ({size} classes)" for j, size in enumerate(record.sizes)]
     rows = [
@@ -172,7 +174,7 @@ def metric_table(record: "RunRecord") -> str:
     figures = tabulate(
         [
             *([name, "-" if value is None else f"{value:.2f}"] for name, value in summary),
-            ["stored per class", record.stored_per_class],
+            ["stored per class", stored_text([record.stored_per_class])],
             ["extra weights", f"{record.stored.parameters:,}"],
         ],
         tablefmt="plain",
@@ -224,13 +226,13 @@ def list_runs(results: Path, wanted: dict[str, str], *, as_json: bool) -> None:
     known = ("done", "partial", "diverged")
     if wanted.get("status", "done") not in known:
         raise UsageError(f"no run has the status '{wanted['status']}'{suggest(wanted['status'], known)}")
-    runs, refused = single.listed(results, wanted)
-    for line in refused:
+    found = single.listed(results, wanted)
+    for line in (*found.refused, *found.repeated):
         typer.echo(f"bench: {line}", err=True)
     if as_json:
-        print_json({"schema": 1, "runs": [*map(single.row, runs)]})
+        print_json({"schema": 1, "runs": [*map(single.row, found.runs)]})
     else:
-        typer.echo(single.run_list(runs))
+        typer.echo(single.run_list(found.runs))
 
 
 @app.command()
@@ -281,34 +283,57 @@ def listing(kind: str) -> list[dict[str, Any]]:
 
 @app.command()
 def report(
-    results: Annotated[Path, typer.Option(help="Folder that holds runs/.")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Folder that holds published/ and runs/.")] = Path("results"),
     out: Annotated[
-        Path | None, typer.Option(help="Folder for tables/, figures/ and index.html; the default is --results.")
+        Path | None, typer.Option(help="Folder for tables/, figures/ and index.html; the default is RESULTS/report.")
     ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Published records only, written to RESULTS: what is committed.")
+    ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit 4 with a diff if the output is not up to date.")
+        bool, typer.Option("--check", help="Write nothing; exit 4 with a diff if what is committed is not up to date.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Build every table and figure, and a page with all of them, from the records."""
+    """Build every table and figure, and one page with all of them, from published records and your own (marked)."""
     from benchmark import report as reporting  # noqa: PLC0415
 
-    place = out or results
-    built = reporting.compose(results)
-    for line in built.refused:
+    committed = published or check
+    place = out or (results if committed else results / "report")
+    built = reporting.compose(results, own=not committed)
+    for line in (*built.refused, *built.repeated):
         typer.echo(f"bench: {line}", err=True)
     complaints = reporting.stale(built, place) if check else []
     files = [] if check else [path.as_posix() for path in reporting.write(built, place)]
     if as_json:
         print_json({"schema": 1, **built.document(), "files": files, "stale": complaints})
     elif check:
-        told = "\n".join(complaints) if complaints else f"{place} follows from the {len(built.runs)} records"
+        told = "\n".join(complaints) if complaints else f"{place} follows from the {len(built.runs)} published records"
         typer.echo(told)
     else:
         typer.echo(built.text)
         typer.echo(f"wrote {len(files)} files; all on one page: {(place / reporting.PAGE).as_posix()}")
     if complaints:
-        raise RegressionError(f"{place} does not follow from the records in {results}: run `bench report`, commit it")
+        again = "run `bench report --published` and commit it"
+        raise RegressionError(f"{place} does not follow from the records in {results / 'published'}: {again}")
+
+
+@app.command()
+def publish(
+    runs: Annotated[list[str], typer.Argument(help="Own runs by name, file or key; a part will do if it is unique.")],
+    results: Annotated[Path, typer.Option(help="Folder that holds published/ and runs/.")] = Path("results"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Move own records to the published ones, if anybody could make them again; else say what is missing."""
+    from benchmark import publish as publishing  # noqa: PLC0415
+
+    moved = publishing.publish(results, runs)
+    if as_json:
+        print_json({"schema": 1, "published": [path.as_posix() for path in moved]})
+        return
+    for path in moved:
+        typer.echo(path.as_posix())
+    typer.echo("now run `bench report --published`, and commit results/", err=True)
 
 
 @app.command()

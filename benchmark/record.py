@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import stat
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -249,8 +250,10 @@ class RunRecord(Spec):
         return sum(phase.epochs * phase.steps for session in self.sessions for phase in session.phases)
 
     @property
-    def stored_per_class(self) -> str:
-        return stored_text(self.stored, sum(self.sizes))
+    def stored_per_class(self) -> tuple[float, float]:
+        """Images and numbers that the method stores, per class met so far."""
+        classes = max(1, sum(self.sizes))
+        return self.stored.images / classes, self.stored.numbers / classes
 
     @model_validator(mode="after")
     def _counts_fit(self) -> "RunRecord":
@@ -364,10 +367,13 @@ def group_name(budget: str, changed: dict[str, Any]) -> str:
     return ", ".join([f"budget {budget}", *(f"{key}={json.dumps(value)}" for key, value in sorted(changed.items()))])
 
 
-def stored_text(stored: Stored, classes: int) -> str:
-    """`20 images + 96 numbers` per class, and the weights beside them, which do not grow with the classes."""
-    per_class = ((stored.images, "images"), (stored.numbers, "numbers"))
-    parts = [f"{count / max(1, classes):.4g} {unit}" for count, unit in per_class if count]
+def stored_text(stored: Sequence[tuple[float, float]]) -> str:
+    """`18.5 to 20 images + 96 numbers`: what one or several runs store per class; a class of few images has few."""
+    parts = []
+    for counts, unit in zip(zip(*stored, strict=True), ("images", "numbers"), strict=True):
+        least, most = f"{min(counts):.4g}", f"{max(counts):.4g}"
+        if max(counts) > 0:
+            parts.append(f"{least} {unit}" if least == most else f"{least} to {most} {unit}")
     return " + ".join(parts) or "nothing"
 
 
@@ -377,9 +383,13 @@ def compact(tree: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def record_path(out: Path, question: Question) -> Path:
+OWN, PUBLISHED = "runs", "published"
+"""Folders of a results folder: what `bench run` writes, and what `bench publish` has moved over."""
+
+
+def record_path(out: Path, question: Question, folder: str = OWN) -> Path:
     name = f"seed{question.seed}-{question.key[:8]}.json"
-    return out / "runs" / question.protocol["name"] / question.method / name
+    return out / folder / question.protocol["name"] / question.method / name
 
 
 class DamagedRecordError(DataError):

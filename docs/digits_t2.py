@@ -1,6 +1,7 @@
-"""What digits-t2 can show: `python docs/digits_t2.py --run` makes the missing records, then docs/digits-t2.md.
+"""What digits-t2 can show: `python docs/digits_t2.py` makes docs/digits-t2.md and the short table in README.md.
 
-Without `--run` the page, and the short table in README.md, are only rebuilt from the records in results/runs.
+They are made of the records in results/published. `--run` makes records that are not there, in results/runs, and ends;
+`bench publish` moves them over.
 """
 
 import sys
@@ -13,8 +14,7 @@ import pandas as pd
 from tabulate import tabulate
 
 import benchmark
-from benchmark.record import RunRecord, group_name, read_record
-from benchmark.report.frames import stored_range
+from benchmark.record import PUBLISHED, RunRecord, group_name, read_record, stored_text
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results"
@@ -111,7 +111,7 @@ def make_record(job: tuple[Configuration, int]) -> float:
 def records() -> dict[tuple[str, str], list[RunRecord]]:
     """Finished budget-paper records of digits-t2 by method and what was changed."""
     found: dict[tuple[str, str], list[RunRecord]] = {}
-    for path in sorted((RESULTS / "runs" / "digits-t2").glob("*/*.json")):
+    for path in sorted((RESULTS / PUBLISHED / "digits-t2").glob("*/*.json")):
         record = read_record(path)
         if record.status == "done" and record.budget_name == "paper":
             found.setdefault((record.question.method, record.group), []).append(record)
@@ -152,7 +152,7 @@ def figures(table: pd.DataFrame, rows: list[Configuration], *, stored: bool) -> 
     for row in rows:
         part = table[table["configuration"] == row.name]
         cells = [f"{part[c].mean():.1f} ± {part[c].std(ddof=1):.1f}" for c in FIGURES]
-        lines.append([row.name, *cells, *([stored_range(part["stored"])] if stored else []), len(part)])
+        lines.append([row.name, *cells, *([stored_text([*part["stored"]])] if stored else []), len(part)])
     headers = ["", *FIGURES, *(["stored per class"] if stored else []), "n"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
 
@@ -207,6 +207,7 @@ def readme(table: pd.DataFrame) -> str:
 def main() -> None:
     if "--run" in sys.argv:
         make_records()
+        return
     table = frame()
     PAGE.write_text(page(table))
     README.write_text(readme(table))

@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+from records import UNKNOWN
+
 import benchmark
 import methods
+from benchmark import reference
 from benchmark import setting as setting_module
 from benchmark.engine import begin
 from benchmark.feed import NovelFeed
@@ -37,6 +40,16 @@ def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Base sessions are trained once for all tests, away from the user's cache."""
     os.environ["CNCD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _reference_weights_are_known() -> Iterator[None]:
+    """Synthetic records name weights that no registry has: in this process they count as the reference backbone's."""
+    known = reference.is_registered
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "is_registered", lambda name, weights: weights == UNKNOWN or known(name, weights))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

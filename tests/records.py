@@ -5,11 +5,26 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.protocol import load_protocol
-from benchmark.record import PhaseLog, Provenance, Question, RunRecord, SessionResult, sparse
+from benchmark.protocol import load_backbone, load_datasets, load_protocol
+from benchmark.record import (
+    PUBLISHED,
+    DataIdentity,
+    Own,
+    PhaseLog,
+    Provenance,
+    Question,
+    RunRecord,
+    SessionResult,
+    SparseCounts,
+    Stored,
+    compact,
+    record_path,
+)
+from benchmark.reference import suite_methods
 
-IMAGES = {"cifar10": 1000, "cifar100": 100, "tiny-imagenet": 50, "digits": 60}
 PAPER_PROTOCOLS = ("cifar10-t1", "cifar10-t2", "cifar100-t2", "cifar100-t5", "tiny-t2", "tiny-t5", "tiny-t10")
+UNKNOWN = "0" * 64
+"""Stands for the reference backbone's weights, whose digest is not registered; conftest.py makes it known."""
 METHODS = ("gm", "simgcd", "autonovel", "frost", "fea", "kmeans")
 
 
@@ -19,72 +34,114 @@ def fading(sessions: int, start: float, loss: float) -> list[list[float]]:
 
 
 def counts_of(row: list[float], sizes: list[int], images: int) -> np.ndarray:
-    """Counts in which every class of session j has round(row[j] %) of its images right, the others one row further."""
+    """Counts in which every class of session j has round(row[j] %) of its images right, the others on the row of class 0.
+
+    (Class 0's go to row 1.) So the identity is the best assignment of every session's new rows.
+    """
     total = sum(sizes[: len(row)])
-    shares = np.repeat(row, sizes[: len(row)])
-    right = np.rint(shares * images / 100).astype(int)
+    right = np.rint(np.repeat(row, sizes[: len(row)]) * images / 100).astype(int)
     counts = np.diag(right)
-    counts[np.arange(total), (np.arange(total) + 1) % total] += images - right
+    counts[1:, 0] += images - right[1:]
+    counts[0, 1] += images - right[0]
     return counts
+
+
+def phases_of(method: str, version: int, budget: dict[str, Any], images: int, own: bool) -> tuple[PhaseLog, ...]:
+    names = ("discover",) if own else suite_methods()[method][version].phases
+    logs = []
+    for k, name in enumerate(names):
+        epochs = budget["novel_epochs"] // len(names) + (k < budget["novel_epochs"] % len(names))
+        falling = [round(2.0 / (k + 1), 4) for k in range(epochs)]
+        taken = min(budget["batch"], images)
+        shape = {"epochs": epochs, "steps": images // taken, "images": taken, "memory": 0}
+        logs.append(PhaseLog(name=name, **shape, terms={"label": falling}, diagnostics={"share_on_new_rows": falling}))
+    return tuple(logs)
 
 
 def make_record(
     method: str, protocol: str, seed: int, accuracy: list[list[float]] | None = None, **options: Any
 ) -> RunRecord:
-    """One record; options: changed, params, status, commit, dirty, budget, stored, reason, epochs."""
+    """One record that could be true; `changed` holds parameters, budget.*, shared.*, views, backbone.
+
+    A method that the suite does not have is an own one. Other options: source (its digest), images (a part of the data:
+    fewest and most of a class, train and test), budget, status, reason, commit, dirty, stored, version, threads.
+    """
     spec = load_protocol(protocol)
+    data, backbone = load_datasets()[spec.dataset], load_backbone(spec.backbone)
     classes = [list(own) for own in spec.classes]
     sizes = [len(own) for own in classes]
-    images = IMAGES[spec.dataset]
     accuracy = fading(len(sizes), 90, 2) if accuracy is None else accuracy
-    changed = options.get("changed", {})
+    changed, version = options.get("changed", {}), options.get("version", 1)
+    own = options.get("source", None if method in suite_methods() else "5" * 64)
+    plain = {key: None for key in changed if "." not in key and key not in ("views", "backbone")}
+    defaults = plain if own else suite_methods()[method][version].params
+    train, test = options.get("images", (data.span("train"), data.span("test")))
+    params = defaults | spec.params.get(method, {}) | {k: v for k, v in changed.items() if k in defaults}
+    parts = {"budget": spec.budgets[options.get("budget", "paper")].model_dump(mode="json")}
+    parts["shared"] = spec.shared.model_dump(mode="json")
+    for key, value in changed.items():
+        part, dot, name = key.partition(".")
+        if dot:
+            parts[part][name] = value
+    budget = parts["budget"]
     question = Question(
         method=method,
-        method_version=options.get("version", 1),
-        params=changed,
-        protocol={"name": protocol, "classes": classes},
-        backbone={"name": "none", "weights": ""},
-        budget={"name": options.get("budget", "paper")},
-        shared={},
-        views=2,
+        method_version=version,
+        method_source=own,
+        params=params,
+        protocol=spec.identity,
+        backbone={
+            "name": changed.get("backbone", spec.backbone),
+            "weights": backbone.identity or UNKNOWN,
+            "projector": list(backbone.projector),
+            "network": backbone.network,
+        },
+        **parts,
+        views=changed.get("views", spec.views),
         seed=seed,
+        data=DataIdentity(digest="d" * 64 if "images" in options else data.pixels, train=train, test=test),
     )
     sessions = []
-    epochs = options.get("epochs", 4)
     for t, row in enumerate(accuracy):
-        counts = sparse(counts_of(row, sizes, images))
+        known, images = sum(sizes[:t]), train[0] * sizes[t]
         fixed = tuple(range(sizes[t]))
-        falling = [round(2.0 / (k + 1), 4) for k in range(epochs)]
-        log = PhaseLog(
-            name="discover", epochs=epochs, terms={"label": falling}, diagnostics={"share_on_new_rows": falling}
+        base = {"epochs": budget["base_epochs"], "steps": images // min(budget["batch"], images)}
+        falling = [round(2.0 / (k + 1), 4) for k in range(budget["base_epochs"])]
+        first = PhaseLog(
+            name="base", **base, images=min(budget["batch"], images), memory=0, terms={"label": falling}, diagnostics={}
         )
+        own_classes = list(range(known, known + sizes[t]))
         sessions.append(
             SessionResult(
                 classes=tuple(classes[t]),
-                counts=counts,
-                train_counts=counts,
+                counts=SparseCounts.of(counts_of(row, sizes, test[0])),
+                train_counts=SparseCounts(true=own_classes, row=own_classes, images=[train[0]] * sizes[t]),
                 assignment=fixed,
                 train_assignment=fixed,
-                phases=(log,) if t else (),
+                phases=phases_of(method, version, budget, images, own is not None) if t else (first,),
             )
         )
+    provenance = Provenance(
+        commit=options.get("commit", "a" * 40), dirty=options.get("dirty", False), threads=options.get("threads", 2)
+    )
     return RunRecord(
         key=question.key,
         status=options.get("status", "done"),
         reason=options.get("reason"),
         question=question,
-        budget_name=options.get("budget", "paper"),
-        changed=changed,
-        stored_per_class=options.get("stored", "nothing"),
-        optimiser_steps=100,
+        own=Own(defaults=defaults if own else None),
+        stored=options.get("stored", Stored()),
         sessions=tuple(sessions),
-        provenance=Provenance(commit=options.get("commit", "a" * 40), dirty=options.get("dirty", False), threads=2),
+        provenance=provenance,
     )
 
 
-def save(out: Path, *args: Any, **options: Any) -> RunRecord:
+def save(out: Path, *args: Any, folder: str = PUBLISHED, **options: Any) -> RunRecord:
+    """Write a record among the published ones, or among the user's own."""
     record = make_record(*args, **options)
-    record.save(out)
+    path = record_path(out, record.question, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(compact(record.document()) + "\n")
     return record
 
 
@@ -101,7 +158,8 @@ def fill(out: Path, seeds: int = 3) -> None:
         for protocol in (*PAPER_PROTOCOLS, "digits-t2"):
             count = sessions_of(protocol)
             for method in METHODS:
-                stored = "20 images" if method in ("gm", "simgcd") else "nothing"
+                classes = sum(map(len, load_protocol(protocol).classes))
+                stored = Stored(images=20 * classes if method in ("gm", "simgcd") else 0)
                 save(out, method, protocol, seed, fading(count, start[method] + seed, 2), stored=stored)
         for k, changed in enumerate(ablation):
             for protocol in PAPER_PROTOCOLS[:4]:

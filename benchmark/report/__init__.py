@@ -16,7 +16,7 @@ from benchmark.report.figures import Picture, pictures
 from benchmark.report.frames import cell_frame, comparisons, run_frame
 from benchmark.report.page import page, pictures_of, without_pictures
 from benchmark.report.paper import load_paper
-from benchmark.report.runs import Run, read_runs
+from benchmark.report.runs import Run, require_records
 from benchmark.report.tables import Names, Table, build_tables, to_csv, to_latex, to_markdown, to_text
 
 FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
@@ -34,6 +34,7 @@ class Report:
 
     runs: list[Run]
     refused: list[str]
+    repeated: list[str]
     cells: Any
     tables: list[Table]
     pictures: list[Picture]
@@ -55,22 +56,26 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         tables = {table.name: json.loads(table.frame.to_json(orient="records")) for table in self.tables}
-        return {"records": len(self.runs), "refused": self.refused, "tables": tables}
+        return {
+            "records": len(self.runs),
+            "own": sum(run.own for run in self.runs),
+            "refused": self.refused,
+            "repeated": self.repeated,
+            "tables": tables,
+        }
 
 
-def compose(results: Path) -> Report:
-    """Read every record below `results` and work out what is to be said of them."""
-    if not (results / "runs").is_dir():
-        raise UsageError(f"there are no records in {results / 'runs'}: make one with `bench run`")
-    runs, refused = read_runs(results)
-    if not any(run.status != "partial" for run in runs):
-        why = f" ({len(refused)} files were refused, the first because {refused[0]})" if refused else ""
-        raise UsageError(f"there is no finished run in {results / 'runs'}: make one with `bench run`{why}")
+def compose(results: Path, *, own: bool = True) -> Report:
+    """Read the published records of a folder, and the user's own if wanted; work out what is to be said of them."""
+    found = require_records(results, own=own)
+    if not any(run.status != "partial" for run in found.runs):
+        raise UsageError(f"there is no finished run in {results}: make one with `bench run`")
     paper = load_paper()
     names = Names(paper)
-    frame = run_frame(runs)
+    frame = run_frame(found.runs)
     cells = cell_frame(frame, paper)
-    return Report(runs, refused, cells, build_tables(cells, comparisons(frame), paper), pictures(runs, names), names)
+    tables = build_tables(cells, comparisons(frame), paper)
+    return Report(found.runs, found.refused, found.repeated, cells, tables, pictures(found.runs, names), names)
 
 
 def write(report: Report, out: Path) -> list[Path]:

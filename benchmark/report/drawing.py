@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from benchmark.report.figures import Input, Picture
-from benchmark.report.frames import FLOOR
 
 LOOK: dict[Any, Any] = {
     "font.size": 8,
@@ -37,8 +36,8 @@ def draw_lines(axes: Axes, drawn: list[dict[str, Any]], first: int) -> None:
     for line in drawn:
         mean, deviation = np.array(line["mean"]), np.array(line["deviation"])
         sessions = np.arange(first, first + len(mean))
-        dashed = "--" if line["method"] == FLOOR else "-"
-        axes.plot(sessions, mean, color=line["colour"], marker=line["mark"], linestyle=dashed, label=line["label"])
+        look = {"color": line["colour"], "marker": line["mark"], "linestyle": line["line"], "label": line["label"]}
+        axes.plot(sessions, mean, **look)
         axes.fill_between(sessions, mean - deviation, mean + deviation, color=line["colour"], alpha=0.15, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.set_xlabel("session")

@@ -11,9 +11,9 @@ import numpy as np
 from benchmark.intact import canonical
 from benchmark.report.frames import FLOOR, REFERENCE
 from benchmark.report.runs import Run
-from benchmark.report.tables import Names
+from benchmark.report.tables import Names, plain_name
 
-VERSION = 1
+VERSION = 2
 """Of the drawing code: to be raised when a picture changes though its numbers do not."""
 STYLES = {
     "fea": ("#D55E00", "o"),
@@ -49,7 +49,8 @@ class Picture:
 
 def style(method: str, others: list[str]) -> tuple[str, str]:
     """Colour and mark; methods that are not the suite's get theirs by their order among all such methods."""
-    return STYLES[method] if method in STYLES else OTHERS[others.index(method) % len(OTHERS)]
+    base = plain_name(method)
+    return STYLES[base] if base in STYLES else OTHERS[others.index(base) % len(OTHERS)]
 
 
 def slug(environment: str) -> str:
@@ -86,7 +87,7 @@ def pictures(runs: Iterable[Run], names: Names) -> list[Picture]:
     found: dict[str, dict[str, dict[str, list[Run]]]] = {}
     everyone = set()
     for run in runs:
-        everyone.add(run.method)
+        everyone.add(plain_name(run.method))
         if run.status == "done" and not run.variant and len(run.sizes) > 1:
             found.setdefault(run.environment, {}).setdefault(run.protocol, {}).setdefault(run.method, []).append(run)
     others = sorted(everyone - STYLES.keys())
@@ -108,7 +109,8 @@ def lines(methods: dict[str, list[Run]], curve: Callable[[Run], list[float]], na
     drawn = []
     for method in names.ordered(methods):
         colour, mark = style(method, others)
-        told = {"method": method, "label": names.label(method), "colour": colour, "mark": mark}
+        line = "--" if plain_name(method) == FLOOR else ":" if plain_name(method) != method else "-"
+        told = {"method": method, "label": names.label(method), "colour": colour, "mark": mark, "line": line}
         drawn.append(told | {"runs": len(methods[method])} | spread([curve(run) for run in methods[method]]))
     return drawn
 

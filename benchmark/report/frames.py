@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import combinations, product
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from benchmark.record import group_name
+from benchmark.record import group_name, stored_text
 from benchmark.report.paper import Paper
 from benchmark.report.runs import Run
 from benchmark.scoring import METRICS
@@ -48,26 +47,20 @@ def run_frame(runs: Iterable[Run]) -> pd.DataFrame:
                 "setting": run.setting,
                 "seed": run.seed,
                 "stored": run.stored,
+                "extra weights": run.extra_weights,
                 "commit": run.commit,
                 "dirty": run.dirty,
                 "base": run.base,
                 "version": run.version,
+                "suite": run.suite,
+                "own": run.own,
                 **run.figures(),
             }
         )
-    columns = [*CELL, "group", "reference", "setting", "seed", "stored", "commit", "dirty", "base", "version"]
+    columns = [*CELL, "group", "reference", "setting", "seed", "stored", "extra weights", "commit", "dirty"]
+    columns += ["base", "version", "suite", "own"]
     columns += [m.name for m in METRICS]
     return pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS})
-
-
-def stored_range(stored: "pd.Series[str]") -> str:
-    """What all runs store of a class, or the least and the most: a class of few images has few exemplars."""
-    texts = sorted({*stored} - {""})
-    parts = [re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) (.+)", text) for text in texts]
-    amounts = sorted((float(part[1]), part[1], part[2]) for part in parts if part is not None)
-    if len(texts) < 2 or len(amounts) < len(texts) or len({unit for *_, unit in amounts}) > 1:
-        return " / ".join(texts)
-    return f"{amounts[0][1]} to {amounts[-1][1]} {amounts[0][2]}"
 
 
 def printed(value: float) -> float:
@@ -88,8 +81,8 @@ def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:
         for metric in METRICS:
             values = runs[metric.name].dropna()
             published = None
-            if first["reference"] and not named["variant"]:
-                published = paper.figure(metric.name, named["method"], named["protocol"])
+            if first["reference"] and first["suite"] and not named["variant"]:
+                published = paper.figure(metric.name, first["base"], named["protocol"])
             mean = float(values.mean()) if len(values) else None
             deviation = float(values.std(ddof=1)) if len(values) > 1 else None
             rows.append(
@@ -102,7 +95,8 @@ def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:
                     "runs": len(runs),
                     "diverged": diverged,
                     "seeds": " ".join(map(str, sorted(runs["seed"]))),
-                    "stored": stored_range(runs["stored"]),
+                    "stored": stored_text([*runs["stored"]]),
+                    "extra weights": int(runs["extra weights"].max()),
                     "commits": int(runs["commit"].nunique()),
                     "dirty": bool(runs["dirty"].any()),
                     "paper": published,
@@ -110,7 +104,8 @@ def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:
                     "status": status(mean, deviation, published, diverged=diverged > 0),
                 }
             )
-    columns = [*CELL, "group", "metric", "mean", "deviation", "runs", "diverged", "seeds", "stored", "commits", "dirty"]
+    columns = [*CELL, "group", "metric", "mean", "deviation", "runs", "diverged", "seeds", "stored"]
+    columns += ["extra weights", "commits", "dirty"]
     table = pd.DataFrame([*rows, *not_run(rows, paper)], columns=[*columns, "paper", "difference", "status"])
     table = table.astype({"mean": float, "deviation": float, "paper": float, "difference": float})
     return ranked(table)
@@ -121,7 +116,16 @@ def not_run(rows: list[dict[str, Any]], paper: Paper) -> list[dict[str, Any]]:
     there = {(row["metric"], row["method"], row["protocol"]) for row in rows if row["group"] == REFERENCE}
     return [
         {"environment": REFERENCE, "variant": "", "protocol": protocol, "method": method, "group": REFERENCE}
-        | {"metric": metric, "runs": 0, "diverged": 0, "seeds": "", "stored": "", "commits": 0, "dirty": False}
+        | {
+            "metric": metric,
+            "runs": 0,
+            "diverged": 0,
+            "seeds": "",
+            "stored": "",
+            "extra weights": 0,
+            "commits": 0,
+            "dirty": False,
+        }
         | {"paper": figure, "status": "not run"}
         for metric, published in paper.metrics.items()
         for method, figures in published.rows.items()
@@ -167,7 +171,8 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
             named = {**here, "variant": "", "first": first, "second": second}
             rows += [named | row for row in paired(parts[first, ""], parts[second, ""])]
         for (method, variant), changed in parts.items():
-            same = (runs["variant"] == "") & (runs["base"] == changed["base"].iloc[0])
+            one = changed.iloc[0]
+            same = (runs["variant"] == "") & (runs["base"] == one["base"]) & (runs["own"] == one["own"])
             named = {**here, "variant": variant, "first": method, "second": method}
             rows += [named | row for row in paired(changed, runs[same], "version")] if variant else []
     columns = ["environment", "protocol", "variant", "first", "second", "metric", "mean", "low", "high", "seeds"]

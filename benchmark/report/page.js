@@ -96,6 +96,7 @@ const drawCells = sortable(document.getElementById("cells"), [
   ...data.metrics.map(metricColumn),
   { title: "Runs", value: (row) => row.runs, draw: (row) => row.runs + row.marks },
   { title: "Stored per class", value: (row) => row.stored, text: true },
+  { title: "Extra weights", value: (row) => row.extra_weights },
   { title: "Paper", value: (row) => row[accuracy].paper, draw: (row) => figure(row[accuracy].paper) },
   { title: "Status", value: (row) => row[accuracy].status, text: true, kind: (row) => row[accuracy].status.replace(" ", "-") },
 ], data.cells);
@@ -180,7 +181,7 @@ function open(run) {
     grid(["after", ...run.accuracy.map((_, j) => "C" + j + " (" + run.sizes[j] + ")"), "overall"], matrix),
     make("h3", "Novel share and other diagnostics by epoch"), charts(run, "diagnostics", "share_on_new_rows"),
     make("h3", "Loss terms by epoch, a line a session"), charts(run, "terms", ""),
-    make("h3", "Provenance"), grid(["what", "value"], [["record", run.file], ["optimiser steps", run.optimiser_steps], ["stored per class", run.stored],
+    make("h3", "Provenance"), grid(["what", "value"], [["record", run.file], ["optimiser steps", run.optimiser_steps], ["stored per class", run.stored], ["extra weights", run.extra_weights],
       ...Object.entries(run.provenance).map(([key, value]) => [key, typeof value === "object" && value !== null ? JSON.stringify(value) : String(value)])])];
   panel.replaceChildren(...nodes);
   panel.hidden = false;

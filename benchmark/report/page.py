@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from benchmark.record import stored_text
 from benchmark.report.figures import Picture
 from benchmark.report.runs import Run
 from benchmark.report.tables import DIRTY, MIXED, Names, Table, environments, reproduction
@@ -54,6 +55,7 @@ def cell_rows(cells: pd.DataFrame, names: Names) -> list[dict[str, Any]]:
         marks = (DIRTY if first["dirty"] else "") + (MIXED if first["commits"] > 1 else "")
         rows.append(
             {"group": group, "protocol": protocol, "method": method, "marks": marks, "stored": first["stored"]}
+            | {"extra_weights": int(first["extra weights"])}
             | {"runs": int(first["runs"]), "diverged": int(first["diverged"])}
             | {metric.name: metrics.get(metric.name, absent) for metric in METRICS}
         )
@@ -62,8 +64,9 @@ def cell_rows(cells: pd.DataFrame, names: Names) -> list[dict[str, Any]]:
 
 def run_row(run: Run) -> dict[str, Any]:
     metrics = run.metrics
-    names = ("name", "file", "protocol", "method", "seed", "status", "reason", "group", "command", "stored")
+    names = ("name", "file", "protocol", "method", "seed", "status", "reason", "group", "command", "extra_weights")
     return {key: getattr(run, key) for key in names} | {
+        "stored": stored_text([run.stored]),
         "metrics": {name: plain(value) for name, value in run.figures().items()},
         "accuracy": [[*map(plain, row)] for row in metrics.accuracy] if metrics else [],
         "overall": [*map(plain, metrics.overall)] if metrics else [],
@@ -112,7 +115,9 @@ def page(
     folder = files("benchmark") / "report"
     read = {kind: (folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")}
     methods, protocols = ({getattr(run, key) for run in runs} for key in ("method", "protocol"))
+    own = sum(run.own for run in runs)
     intro = f"{len(runs)} runs of {len(methods)} methods on {len(protocols)} protocols."
+    intro += f" {own} of them are your own, marked (own)." if own else ""
     intro += f" {len(refused)} files were refused: bench report names them." if refused else ""
     data = json.dumps(page_data(cells, runs, names), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return Template(read["html"]).substitute(

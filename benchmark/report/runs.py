@@ -14,13 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmark import scoring
-from benchmark.errors import UsageError
-from benchmark.record import RunRecord, group_name, read_record
+from benchmark.audit import refuted
+from benchmark.errors import BenchError, UsageError
+from benchmark.intact import digest_of
+from benchmark.record import OWN, PUBLISHED, RunRecord, group_name, read_record
 
 ENVIRONMENT = ("views", "backbone", "weights", "reduced", "data")
 """Changes that concern every method alike, with those of the budget and the shared constants."""
 POINTS = 50
 """Of a curve by epoch, at most."""
+
+OWN_MARK = " (own)"
+"""Behind the name of a method in the user's own runs."""
 
 Confusion = npt.NDArray[np.int32]
 
@@ -45,7 +50,10 @@ class Run:
     reference: bool
     """Whether the environment is the protocol's own."""
     setting: str
-    stored: str
+    stored: tuple[float, float]
+    """Images and numbers per class."""
+    extra_weights: int
+    """Beside the trained block and head."""
     command: str
     sizes: list[int]
     images: list[int]
@@ -61,9 +69,12 @@ class Run:
     """Test images by true class and class of the predicted row, after the last session, of a finished run."""
     key: str
     base: str
-    """The method's own name; `method` tells its versions apart where there are several."""
-    version: tuple[bool, int]
-    """Whether the method is the suite's own, and its version."""
+    """The method's own name; `method` also tells its versions apart, and own runs from published ones."""
+    version: int
+    suite: bool
+    """Whether the method is one of the suite, in its latest version: its figures may stand beside the paper's."""
+    own: bool
+    """Whether the run is the user's, not a published one."""
 
     def figures(self) -> dict[str, float | None]:
         """The three figures; none of a run that has not finished."""
@@ -97,7 +108,7 @@ def of_environment(key: str) -> bool:
     return key in ENVIRONMENT or key.startswith(("budget.", "shared."))
 
 
-def summary(record: RunRecord, file: str) -> Run:
+def summary(record: RunRecord, file: str, *, own: bool) -> Run:
     question, changed = record.question, record.changed
     shared = {key: value for key, value in changed.items() if of_environment(key)}
     assignments = [list(session.assignment) for session in record.sessions]
@@ -107,7 +118,7 @@ def summary(record: RunRecord, file: str) -> Run:
         name=f"{question.protocol['name']}/{question.method}/seed{question.seed}-{record.key[:8]}",
         file=file,
         protocol=question.protocol["name"],
-        method=question.method,
+        method=question.method if question.method_source is None else f"{question.method}@{question.method_source[:8]}",
         seed=question.seed,
         status=record.status,
         reason=None if record.reason is None else visible(record.reason),
@@ -117,7 +128,8 @@ def summary(record: RunRecord, file: str) -> Run:
         group=record.group,
         reference=record.budget_name == "paper" and not shared,
         setting=record.setting,
-        stored=visible(record.stored_per_class),
+        stored=record.stored_per_class,
+        extra_weights=record.stored.parameters,
         command=record.command,
         sizes=record.sizes,
         images=[int(part.sum()) for part in images],
@@ -139,7 +151,9 @@ def summary(record: RunRecord, file: str) -> Run:
         confusion=by_class(counts[-1], assignments) if record.status == "done" else None,
         key=record.key,
         base=question.method,
-        version=(question.method_source is None, question.method_version),
+        version=question.method_version,
+        suite=question.method_source is None,
+        own=own,
     )
 
 
@@ -173,43 +187,92 @@ def without_collector() -> Iterator[None]:
 
 
 def told_apart(runs: list[Run]) -> list[Run]:
-    """Runs that share names but not their question (an edited own method, another version) get names of their own.
+    """Runs that share names but not their question (another version of a method) get names of their own.
 
-    The suite's own method in its latest version keeps the plain name, if that settles it.
+    The latest version keeps the plain name, if that settles it. Own runs are marked as such.
     """
-    cells: dict[tuple[str, ...], dict[str, tuple[bool, int]]] = {}
+    cells: dict[tuple[str, ...], dict[str, int]] = {}
     for run in runs:
-        cells.setdefault((run.group, run.protocol, run.base), {})[run.setting] = run.version
+        cells.setdefault((run.group, run.protocol, run.method), {})[run.setting] = run.version
     plain = {}
     for cell, settings in cells.items():
         latest = [setting for setting, version in settings.items() if version == max(settings.values())]
         plain[cell] = latest[0] if len(latest) == 1 else ""
-    return [
-        run
-        if run.setting == plain[run.group, run.protocol, run.base]
-        else dataclasses.replace(run, method=f"{run.base}@{run.setting[:6]}")
-        for run in runs
-    ]
+    named = []
+    for run in runs:
+        is_plain = run.setting == plain[run.group, run.protocol, run.method]
+        name = run.method if is_plain else f"{run.method}@{run.setting[:6]}"
+        mark = OWN_MARK if run.own else ""
+        named.append(dataclasses.replace(run, method=f"{name}{mark}", suite=run.suite and is_plain))
+    return named
 
 
-def read_runs(results: Path) -> tuple[list[Run], list[str]]:
-    """All runs below a folder in a fixed order, and a sentence for each file that is no record."""
-    runs, refused, seen = [], [], dict[str, str]()
+@dataclass(frozen=True)
+class Found:
+    """What lies in a results folder."""
+
+    runs: list[Run]
+    refused: list[str]
+    """A sentence for each file that is no record, or cannot be true."""
+    repeated: list[str]
+    """A sentence for each own run that a published one answers too: whether its counts are the same."""
+
+
+def read_runs(results: Path, *, own: bool = True) -> Found:
+    """The published runs of a folder in a fixed order, and the user's own if wanted."""
+    runs: list[Run] = []
+    refused: list[str] = []
+    repeated: list[str] = []
+    seen: dict[str, tuple[str, Any]] = {}
     with without_collector():
-        for path in sorted((results / "runs").rglob("*.json")):
+        for path in record_files(results, own=own):
             file = path.relative_to(results).as_posix()
             try:
                 record = read_record(path)
-                run = summary(record, file)
-            except UsageError as error:
+                reason = refuted(record)
+                if reason is not None:
+                    refused.append(visible(f"{path} is refused: {reason}"))
+                    continue
+                run = summary(record, file, own=file.startswith(f"{OWN}/"))
+            except BenchError as error:
                 refused.append(visible(str(error)))
                 continue
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 refused.append(visible(f"{path} cannot be scored: {error}"))
                 continue
+            measured = measured_in(record)
             if run.key in seen:
-                refused.append(visible(f"{path} is a second record of the run in {seen[run.key]}"))
+                first, there = seen[run.key]
+                same = "its counts are the same" if measured == there else "its counts are others"
+                repeats = run.own and first.startswith(f"{PUBLISHED}/")
+                text = (
+                    f"{path} repeats {first}: {same}" if repeats else f"{path} is a second record of the run in {first}"
+                )
+                (repeated if repeats else refused).append(visible(text))
                 continue
-            seen[run.key] = file
+            seen[run.key] = (file, measured)
             runs.append(run)
-    return told_apart(runs), refused
+    return Found(told_apart(runs), refused, repeated)
+
+
+def measured_in(record: RunRecord) -> str:
+    """Digest of all counts of a record."""
+    return digest_of([[s.counts.model_dump(), s.train_counts.model_dump()] for s in record.sessions])
+
+
+def record_files(results: Path, *, own: bool) -> list[Path]:
+    """Published records first."""
+    return [
+        path for folder in (PUBLISHED, *([OWN] if own else [])) for path in sorted((results / folder).rglob("*.json"))
+    ]
+
+
+def require_records(results: Path, *, own: bool = True) -> Found:
+    """What lies in a results folder, or a sentence that nothing does."""
+    found = read_runs(results, own=own)
+    if not found.runs:
+        why = (
+            f" ({len(found.refused)} files were refused, the first because {found.refused[0]})" if found.refused else ""
+        )
+        raise UsageError(f"there are no records in {results}: make one with `bench run`{why}")
+    return found

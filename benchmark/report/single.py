@@ -1,5 +1,6 @@
 """`bench list runs` and `bench show`: one line a run, and one run in full."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -7,25 +8,29 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmark.errors import UsageError
-from benchmark.report.runs import Run, read_runs
+from benchmark.record import stored_text
+from benchmark.report.runs import Found, Run, require_records
+from benchmark.report.tables import plain_name
 from benchmark.scoring import METRICS
 
 PLACEHOLDER = re.compile(r"--data-dir DIR|--weights FILE")
 PLACEHOLDERS = "(DIR: the folder of the data; FILE: that of the weights)"
 
 
-def listed(results: Path, wanted: dict[str, str]) -> tuple[list[Run], list[str]]:
-    """Runs whose fields equal (or, for the group, contain) what is wanted; and a sentence for each refused file."""
-    if not (results / "runs").is_dir():
-        raise UsageError(f"there are no records in {results / 'runs'}: make one with `bench run`")
-    runs, refused = read_runs(results)
+def listed(results: Path, wanted: dict[str, str]) -> Found:
+    """Runs whose fields equal (or, for the group, contain) what is wanted; what was refused, and what was repeated."""
+    found = require_records(results)
+    runs = found.runs
     for key, value in wanted.items():
-        runs = [run for run in runs if (value in run.group if key == "group" else str(getattr(run, key)) == value)]
-    return runs, refused
+        if key == "method":
+            runs = [run for run in runs if value in (run.method, plain_name(run.method), run.base)]
+        else:
+            runs = [run for run in runs if (value in run.group if key == "group" else str(getattr(run, key)) == value)]
+    return dataclasses.replace(found, runs=runs)
 
 
 def row(run: Run) -> dict[str, Any]:
-    names = ("name", "protocol", "method", "seed", "group", "status")
+    names = ("name", "protocol", "method", "seed", "group", "status", "own")
     return {**{name: getattr(run, name) for name in names}, "metrics": run.figures()}
 
 
@@ -34,21 +39,24 @@ def run_list(runs: list[Run]) -> str:
     rows = []
     for run in runs:
         told = ("" if value is None else f"{value:.2f}" for value in run.figures().values())
-        rows.append([run.name, run.status, *told, run.group])
-    headers = ["run", "status", *(metric.short for metric in METRICS), "group"]
+        rows.append([run.name, "own" if run.own else "published", run.status, *told, run.group])
+    headers = ["run", "whose", "status", *(metric.short for metric in METRICS), "group"]
     return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
 
 
 def chosen(results: Path, text: str) -> Run:
     """The one run whose name, file or key is given, whole or in a part that no other run shares."""
-    runs, _ = listed(results, {})
+    return chosen_among(require_records(results).runs, results, text)
+
+
+def chosen_among(runs: list[Run], results: Path, text: str) -> Run:
     path = Path(text)
     exact = [run for run in runs if run.name == text or (path.is_file() and (results / run.file).samefile(path))]
     found = exact or [run for run in runs if text and (text in run.name or run.key.startswith(text))]
     if len(found) == 1:
         return found[0]
     if not found:
-        raise UsageError(f"there is no run '{text}' in {results / 'runs'}: `bench list runs` names them")
+        raise UsageError(f"there is no run '{text}' in {results}: `bench list runs` names them")
     some = ", ".join(run.name for run in found[:3])
     raise UsageError(
         f"'{text}' may mean {len(found)} runs ({some}{', ...' if len(found) > 3 else ''}): give more of it"
@@ -64,7 +72,8 @@ def document(run: Run) -> dict[str, Any]:
         "accuracy": metrics.accuracy if metrics else [],
         "overall": metrics.overall if metrics else [],
         "assignment": run.assignments,
-        "stored_per_class": run.stored,
+        "stored_per_class": dict(zip(("images", "numbers"), run.stored, strict=True)),
+        "extra_weights": run.extra_weights,
         "optimiser_steps": run.optimiser_steps,
         "command": run.command,
         "provenance": run.provenance,
@@ -77,7 +86,8 @@ def run_text(run: Run) -> str:
     summary = [("group", run.group), ("status", state), ("record", run.file), ("command", run.command)]
     summary += [("", PLACEHOLDERS)] if PLACEHOLDER.search(run.command) else []
     summary += [(metric.title, "-" if (v := run.figures()[metric.name]) is None else f"{v:.2f}") for metric in METRICS]
-    summary += [("stored per class", run.stored), ("optimiser steps", str(run.optimiser_steps))]
+    summary += [("stored per class", stored_text([run.stored])), ("extra weights", f"{run.extra_weights:,}")]
+    summary += [("optimiser steps", str(run.optimiser_steps))]
     parts = [run.name, plain_table(summary)]
     if run.metrics is not None:
         sessions = range(len(run.sizes))

@@ -14,6 +14,7 @@ from tabulate import tabulate
 from benchmark.protocol import load_datasets, load_protocol, protocol_names
 from benchmark.report.frames import DECIMALS, FLOOR, REFERENCE, printed, status, variant_text
 from benchmark.report.paper import Paper, Variants
+from benchmark.report.runs import OWN_MARK
 from benchmark.scoring import METRICS, Metric
 
 LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
@@ -25,10 +26,13 @@ CSV_DECIMALS = 4
 DIRTY, MIXED = "§", "¶"
 LEGEND = (
     "Each cell: mean ± sample deviation (runs), in percent. `div (k/n)`: k of n runs diverged. "
-    f"{DIRTY}: made by code with uncommitted changes, or of no known commit. {MIXED}: by several commits."
+    f"{DIRTY}: made by code with uncommitted changes, or of no known commit. {MIXED}: by several commits. "
+    "(own): your own runs, not published ones; name@digest: a method of your own."
 )
 RANKS = "Best in bold, second best underlined (`*` and `'` in a terminal)."
 
+
+STORED = ["stored per class", "extra weights"]
 
 Line = dict[Hashable, Any]
 """A row of a frame."""
@@ -91,13 +95,24 @@ class Names:
         self.paper = paper
 
     def label(self, method: str) -> str:
-        if method in self.paper.methods:
-            return self.paper.methods[method].label
-        return "k-means (floor)" if method == FLOOR else method
+        base, own = plain_name(method), method.removeprefix(plain_name(method))
+        if base in self.paper.methods:
+            return self.paper.methods[base].label + own
+        return f"k-means (floor){own}" if base == FLOOR else method
 
     def ordered(self, methods: Iterable[str]) -> list[str]:
         first = [*self.paper.methods, FLOOR]
-        return sorted(set(methods), key=lambda name: (first.index(name) if name in first else len(first), name))
+
+        def place(name: str) -> tuple[int, str]:
+            base = plain_name(name)
+            return (first.index(base) if base in first else len(first)), name
+
+        return sorted(set(methods), key=place)
+
+
+def plain_name(method: str) -> str:
+    """A method's name without the mark of own runs."""
+    return method.removesuffix(OWN_MARK)
 
 
 def environments(cells: pd.DataFrame) -> list[str]:
@@ -140,23 +155,30 @@ def metric_section(
     rows = []
     for method in names.ordered([*ran["method"], *published, *floor]):
         own = [found.get((method, protocol)) for protocol in columns]
-        kept = sorted({str(row["stored"]) for row in own if row is not None and row["stored"]})
-        lead = [Cell(names.label(method)), *([Cell(" / ".join(kept))] if stored else [])]
-        target = method not in paper.methods or paper.methods[method].target
+        lead = [Cell(names.label(method)), *(stored_cells(own) if stored else [])]
+        base = plain_name(method)
+        target = base not in paper.methods or paper.methods[base].target
         if target:
             cell = [Cell("") if row is None else Cell(cell_text(row), int(row["rank"])) for row in own]
             rows.append([*lead, *([Cell("ours")] if reference else []), *cell])
         if method in published:
             figures = [published[method].get(protocol) for protocol in columns]
             exemplars = paper.methods[method].exemplars
-            said = [Cell(f"{exemplars} images" if exemplars else "nothing")] if stored else []
+            said = [Cell(f"{exemplars} images" if exemplars else "nothing"), Cell("")] if stored else []
             texts = [Cell("" if figure is None else number(figure)) for figure in figures]
             rows.append([Cell("" if target else names.label(method)), *said, Cell("paper"), *texts])
-            told = [Cell("") if row is None else difference_cell(row["difference"], row["status"]) for row in own]
-            if any(cell.text for cell in told):
-                rows.append([Cell(""), *([Cell("")] if stored else []), Cell("difference"), *told])
-    header = ["method", *(["stored per class"] if stored else []), *(["figure"] if reference else []), *columns]
+        told = [Cell("") if row is None else difference_cell(row["difference"], row["status"]) for row in own]
+        if reference and any(cell.text for cell in told):
+            rows.append([Cell(""), *([Cell(""), Cell("")] if stored else []), Cell("difference"), *told])
+    header = ["method", *(STORED if stored else []), *(["figure"] if reference else []), *columns]
     return Section(f"{metric.title}, {arrow(metric)}. {heading(environment)}", header, rows)
+
+
+def stored_cells(cells: Iterable[Line | None]) -> list[Cell]:
+    """What a method stores per class, and the weights it has beside block and head."""
+    rows = [row for row in cells if row is not None and row["runs"]]
+    kept = sorted({str(row["stored"]) for row in rows})
+    return [Cell(" / ".join(kept)), Cell(f"{max(row['extra weights'] for row in rows):,}" if rows else "")]
 
 
 def difference_cell(difference: float | None, kind: str) -> Cell:
@@ -197,42 +219,60 @@ def variant_table(cells: pd.DataFrame, name: str, title: str, wanted: Variants, 
     """One of the paper's tables in which a method is changed: average accuracy, a row a variant."""
     metric = METRICS[0]
     texts = [variant_text(row.changed) for row in wanted.rows]
-    own = cells[(cells["method"] == wanted.method) & (cells["metric"] == metric.name) & cells["variant"].isin(texts)]
+    names_here = (wanted.method, f"{wanted.method}{OWN_MARK}")
+    known = cells[(cells["metric"] == metric.name) & cells["variant"].isin(texts) & (cells["runs"] > 0)]
     sections, lines = [], []
     for environment in environments(cells):
         reference = environment == REFERENCE
-        here = own[(own["environment"] == environment) & (own["runs"] > 0)]
+        here = known[(known["environment"] == environment) & known["method"].isin(names_here)]
         changed = {*here[here["variant"] != ""]["protocol"]}
         theirs = [*dict.fromkeys(protocol for row in wanted.rows for protocol in row.figures)] if reference else []
         columns = [*theirs, *sorted(changed - {*theirs})]
         if not columns:
             continue
-        found = lookup(here, "variant", "protocol")
-        ranks = {protocol: column_ranks(here[here["protocol"] == protocol]) for protocol in columns}
         rows = []
-        for variant, text in zip(wanted.rows, texts, strict=True):
-            cell = [found.get((text, protocol)) for protocol in columns]
-            figures = [variant.figures.get(protocol) if reference else None for protocol in columns]
-            judged = [judge(row, figure) for row, figure in zip(cell, figures, strict=True)]
-            ours = [
-                Cell("") if row is None else Cell(cell_text(row), ranks[protocol].get(text, 0))
-                for protocol, row in zip(columns, cell, strict=True)
-            ]
-            rows.append([Cell(variant.label), *([Cell("ours")] if reference else []), *ours])
-            if reference:
-                rows.append([Cell(""), Cell("paper"), *(Cell("" if f is None else number(f)) for f in figures)])
-                told = [difference_cell(*one) for one in judged]
-                rows += [[Cell(""), Cell("difference"), *told]] if any(one.text for one in told) else []
-            for protocol, row, figure, (difference, kind) in zip(columns, cell, figures, judged, strict=True):
-                line = {"environment": environment, "protocol": protocol, "row": variant.label, "changed": text}
-                values = ("mean", "deviation", "runs", "diverged", "seeds", "commits", "dirty")
-                blank = {"runs": 0, "diverged": 0, "seeds": "", "commits": 0, "dirty": False}
-                line |= {key: blank.get(key) if row is None else row[key] for key in values}
-                lines.append({**line, "paper": figure, "difference": difference, "status": kind})
+        for method in names_here:
+            own = here[here["method"] == method]
+            if method == wanted.method or len(own):
+                made, told = variant_rows(own, method, wanted, columns, reference=reference)
+                rows += made
+                lines += [{"environment": environment, **line} for line in told]
         header = [names.label(wanted.method), *(["figure"] if reference else []), *columns]
         sections.append(Section(f"{metric.title}, {arrow(metric)}. {heading(environment)}", header, rows))
     frame = pd.DataFrame(lines).astype({"mean": float, "deviation": float, "paper": float, "difference": float})
     return Table(name, title, f"{LEGEND} {RANKS}\n{reproduction(frame)}", sections, frame)
+
+
+def variant_rows(
+    cells: pd.DataFrame, method: str, wanted: Variants, columns: list[str], *, reference: bool
+) -> tuple[list[list[Cell]], list[Line]]:
+    """Rows of a table of variants: of the published runs, or of the user's own; and a line for each cell."""
+    found = lookup(cells, "variant", "protocol")
+    ranks = {protocol: column_ranks(cells[cells["protocol"] == protocol]) for protocol in columns}
+    rows: list[list[Cell]] = []
+    lines: list[Line] = []
+    own = method.removeprefix(wanted.method)
+    for variant in wanted.rows:
+        text = variant_text(variant.changed)
+        cell = [found.get((text, protocol)) for protocol in columns]
+        figures = [variant.figures.get(protocol) if reference else None for protocol in columns]
+        judged = [judge(row, figure) for row, figure in zip(cell, figures, strict=True)]
+        ours = [
+            Cell("") if row is None else Cell(cell_text(row), ranks[protocol].get(text, 0))
+            for protocol, row in zip(columns, cell, strict=True)
+        ]
+        rows.append([Cell(f"{variant.label}{own}"), *([Cell("ours")] if reference else []), *ours])
+        if reference:
+            rows += [] if own else [[Cell(""), Cell("paper"), *(Cell("" if f is None else number(f)) for f in figures)]]
+            told = [difference_cell(*one) for one in judged]
+            rows += [[Cell(""), Cell("difference"), *told]] if any(one.text for one in told) else []
+        for protocol, row, figure, (difference, kind) in zip(columns, cell, figures, judged, strict=True):
+            values = ("mean", "deviation", "runs", "diverged", "seeds", "commits", "dirty")
+            blank = {"runs": 0, "diverged": 0, "seeds": "", "commits": 0, "dirty": False}
+            line: Line = {"protocol": protocol, "method": method, "row": variant.label, "changed": text}
+            line |= {key: blank.get(key) if row is None else row[key] for key in values}
+            lines.append({**line, "paper": figure, "difference": difference, "status": kind})
+    return rows, lines
 
 
 def column_ranks(cells: pd.DataFrame) -> dict[str, int]:
@@ -291,10 +331,9 @@ def own_table(cells: pd.DataFrame, names: Names) -> Table:
             rows = []
             for method in names.ordered([*(method for method, _ in found), FLOOR]):
                 cells_here = [found.get((method, metric.name)) for metric in METRICS]
-                kept = next((str(row["stored"]) for row in cells_here if row is not None), "")
                 own = [Cell("") if row is None else Cell(cell_text(row), int(row["rank"])) for row in cells_here]
-                rows.append([Cell(names.label(method)), Cell(kept), *own])
-            columns = ["method", "stored per class", *(f"{m.title}" for m in METRICS)]
+                rows.append([Cell(names.label(method)), *stored_cells(cells_here[:1]), *own])
+            columns = ["method", *STORED, *(m.title for m in METRICS)]
             sections.append(Section(f"{protocol}, {environment}", columns, rows))
     return Table("own", "Protocols beside the paper's", f"{LEGEND} {RANKS}", sections, chosen)
 

@@ -1,0 +1,63 @@
+"""`bench publish`: own records become published ones, if anybody could make them again."""
+
+import subprocess
+from pathlib import Path
+
+from benchmark.errors import UsageError
+from benchmark.files import make_folder
+from benchmark.protocol import load_datasets
+from benchmark.record import OWN, PUBLISHED, RunRecord, read_record
+from benchmark.reference import is_registered
+from benchmark.report.runs import Run, require_records
+from benchmark.report.single import chosen_among
+
+
+def publish(results: Path, wanted: list[str]) -> list[Path]:
+    """Move these own records over, all or none; what stands in the way is told for each."""
+    own = [run for run in require_records(results).runs if run.own]
+    runs = {run.key: run for run in (chosen_among(own, results, text) for text in wanted)}
+    obstacles = []
+    for run in runs.values():
+        reasons = missing_for(read_record(results / run.file), results)
+        obstacles += [f"{run.name}: {reason}" for reason in reasons]
+    if obstacles:
+        raise UsageError("nothing was published: " + "; ".join(obstacles))
+    return [moved(results, run) for run in runs.values()]
+
+
+def moved(results: Path, run: Run) -> Path:
+    target = results / PUBLISHED / Path(run.file).relative_to(OWN)
+    make_folder(target.parent)
+    (results / run.file).replace(target)
+    return target
+
+
+def missing_for(record: RunRecord, results: Path) -> list[str]:
+    """What a record lacks before others can rely on it."""
+    question, provenance, reasons = record.question, record.provenance, []
+    if record.status != "done":
+        reasons.append(f"it is {record.status}, not done")
+    if question.method_source is not None:
+        reasons.append("its method is a file of your own: put it into methods/ first")
+    if record.own.protocol is not None:
+        reasons.append("its protocol is a file of your own: put it into protocols/ first")
+    if provenance.commit is None:
+        reasons.append("the commit of the code that made it is not known: run from a checkout (pip install -e .)")
+    elif provenance.dirty is not False:
+        reasons.append("the code that made it had uncommitted changes")
+    elif not is_in_history(provenance.commit, results):
+        reasons.append(f"its commit {provenance.commit[:12]} is not in the history of HEAD")
+    if load_datasets()[record.protocol.dataset].pixels != question.data.digest:
+        reasons.append(f"its data is not the complete {record.protocol.dataset} that the suite knows")
+    if not is_registered(question.backbone["name"], question.backbone["weights"]):
+        reasons.append(f"its weights are not those the suite knows for backbone '{question.backbone['name']}'")
+    return reasons
+
+
+def is_in_history(commit: str, place: Path) -> bool:
+    """Whether HEAD of the checkout that a folder lies in contains a commit."""
+    words = ["git", "-C", str(place), "merge-base", "--is-ancestor", commit, "HEAD"]
+    try:
+        return subprocess.run(words, capture_output=True, check=False, timeout=20).returncode == 0  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return False
