@@ -137,7 +137,7 @@ def prune(cache: Path, *, unused: float | None, contents: bool) -> list[tuple[Pa
                     gone += removed(path)
             except filelock.Timeout:
                 continue  # somebody is writing it
-        for path, _ in faults(folder, contents=contents):
+        for path in (*folder.glob("*/*.damaged*"), *(path for path, _ in faults(folder, contents=contents))):
             gone += removed(path)
     return gone
 

@@ -59,7 +59,7 @@ class Chronicle:
             commit=self.commit[0],
             dirty=self.commit[1],
             engine_source=provenance.engine_source(),
-            method_source=setting.request.method.file_digest,
+            method_source=setting.request.method.digest,
             versions=provenance.versions(),
             platform=provenance.processor(),
             device=str(setting.device),

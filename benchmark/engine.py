@@ -253,7 +253,7 @@ def sessions(
     loaded = save.load(lambda progress: progress.is_within(total))
     base, chronicle.base, chronicle.base_cached = base_session(setting, cache)
     method = built(setting, base)
-    progress.threads = torch.get_num_threads()
+    progress.threads, imported = torch.get_num_threads(), request.method.imported()
     momentum = {} if loaded is None else taken_up(loaded, method, setting, chronicle, progress)
     if progress.attempts and kept is not None and not (kept / "session0.npz").exists():
         raise UsageError(f"this run was begun without --keep: remove {work} to start over with it")
@@ -283,7 +283,7 @@ def sessions(
         chronicle.results.append(session_result(setting, number, predictions, trained, method))
         progress.session_seconds = [*progress.session_seconds, round(trained.seconds + time.monotonic() - ended_at, 2)]
         stored = counted(method, base.block, setting.stream.known(number + 1))
-        refuse_late_import(request)
+        refuse_late_import(request, imported)
         record = chronicle.write("done" if number == total - 1 else "partial", progress, stored=stored)
         save.save(progress, method, {})
         announce(setting.display, record)
@@ -315,13 +315,13 @@ def earlier_results(path: Path, progress: Progress) -> list[SessionResult] | Non
     return [*record.sessions[:done]]
 
 
-def refuse_late_import(request: Request) -> None:
+def refuse_late_import(request: Request, before: dict[str, str]) -> None:
     """The digest of an own method covers what it imported before it ran, so nothing may come later."""
-    late = request.method.late_import()
-    if late is not None:
+    late = sorted(request.method.imported().items() - before.items())
+    if late:
         raise UsageError(
-            f"--method: files of the method's folder were imported or changed while it ran ({late}): import all of "
-            "them at the top of its file, so that the record can say which they were"
+            f"--method: {late[0][0]} was imported or changed while the method ran: import it at the top of the "
+            "method's file, so that the record can say what it was"
         )
 
 

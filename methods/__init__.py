@@ -51,54 +51,58 @@ class Loaded:
 
     name: str
     cls: "type[Method]"
-    file_digest: str
+    modules: dict[str, str]
     """SHA-256 of the method's file; of a user's own method, of every file of its folder that it imports."""
     folder: Path | None = None
     """Where the user's own files are; none: a method of the suite."""
 
     @property
+    def digest(self) -> str:
+        lines = [f"{name} {digest}\n" for name, digest in sorted(self.modules.items())]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    @property
     def source(self) -> str | None:
         """What tells an own method from another of its name; none: a method of the suite."""
-        return None if self.folder is None else self.file_digest
+        return None if self.folder is None else self.digest
 
-    def late_import(self) -> str | None:
-        """A file of an own method that was imported only while it ran, and is not part of the digest."""
-        if self.folder is None or own_digest(self.folder) == self.file_digest:
-            return None
-        return ", ".join(sorted(own_modules(self.folder)))
+    def imported(self) -> dict[str, str]:
+        """Files of the user's folder that this process has imported so far, by whoever."""
+        return {} if self.folder is None else own_modules(self.folder)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def load(name: str) -> Loaded:
     """A method of the suite by name."""
     entry = entries()[name]
-    file = files("methods") / f"{name}.py"
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return Loaded(name, getattr(importlib.import_module(f"methods.{name}"), entry.cls), digest)
+    file = Path(str(files("methods") / f"{name}.py"))
+    return Loaded(name, getattr(importlib.import_module(f"methods.{name}"), entry.cls), {file.name: sha256(file)})
 
 
 SUITE = ("benchmark", "methods", "protocols")
 
 
-def own_modules(folder: Path) -> dict[str, Path]:
-    """Files below a folder that were imported, by their place in it; installed packages and the suite aside."""
+def own_modules(folder: Path) -> dict[str, str]:
+    """Digests of the files below a folder that were imported; installed packages and the suite aside."""
+    return {path.relative_to(folder).as_posix(): sha256(path) for _, path in imported_from(folder)}
+
+
+def imported_from(folder: Path) -> list[tuple[str, Path]]:
+    """Names and files of the modules that lie below a folder."""
     installed = [Path(path).resolve() for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
-    found = {}
+    apart = [place for place in installed if place.is_relative_to(folder)]  # an environment inside the folder
+    found = []
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or name.partition(".")[0] in SUITE or not file.endswith(".py"):
             continue
         path = Path(file).resolve()
-        inside = path.is_relative_to(folder) and path.is_file()
-        if inside and not any(path.is_relative_to(place) for place in installed if place.is_relative_to(folder)):
-            found[path.relative_to(folder).as_posix()] = path
+        if path.is_relative_to(folder) and path.is_file() and not any(path.is_relative_to(place) for place in apart):
+            found.append((name, path))
     return found
-
-
-def own_digest(folder: Path) -> str:
-    whole = hashlib.sha256()
-    for name, path in sorted(own_modules(folder).items()):
-        whole.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return whole.hexdigest()
 
 
 def load_own(path: Path, cls: str) -> Loaded:
@@ -111,6 +115,9 @@ def load_own(path: Path, cls: str) -> Loaded:
     folder = path.resolve().parent
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # last: a file of the user's must not take the place of an installed package
+    for name, _ in imported_from(folder):  # what another own method has imported from here is not this one's
+        if name != "__main__":
+            del sys.modules[name]
     spec = importlib.util.spec_from_file_location(f"own_method_{path.stem}", path.resolve())
     assert spec is not None
     assert spec.loader is not None
@@ -128,4 +135,4 @@ def load_own(path: Path, cls: str) -> Loaded:
     required = [name for name, field in found.Params.model_fields.items() if field.is_required()]
     if required:
         raise NotAMethodError(f"{path}: class '{cls}': give the knob '{required[0]}' a default")
-    return Loaded(path.stem.lower(), found, own_digest(folder), folder)
+    return Loaded(path.stem.lower(), found, own_modules(folder), folder)

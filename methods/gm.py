@@ -18,7 +18,7 @@ from benchmark.stream import Batch, Labelled, MemoryBatch, Unlabelled
 from methods import losses as L
 from methods.base import Method, Phase, knob
 from methods.heads import CosineHead, frozen
-from methods.memory import Exemplars, densest
+from methods.memory import Exemplars, densest, distances
 
 
 class GM(Method):
@@ -131,7 +131,7 @@ class GM(Method):
         if self.params.inference == "unified":
             return super().predict(tokens)
         branches = [F.normalize(branch(tokens), dim=1) for branch in (self.static, self.block)]
-        static, dynamic = (torch.cdist(h, self.mean).min(dim=1) for h in branches)
+        static, dynamic = (distances(h, self.mean).min(dim=1) for h in branches)
         return self.mean_row[torch.where(static.values < dynamic.values, static.indices, dynamic.indices)]
 
     def diagnose(self, batch: Batch) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from benchmark.stream import Batch, Labelled, Unlabelled
 from methods.base import Method, Phase, knob
+from methods.memory import distances
 
 
 class KMeans(Method):
@@ -53,4 +54,4 @@ class KMeans(Method):
 
     def predict(self, tokens: Any) -> Tensor:
         h = F.normalize(self.block(tokens), dim=1)
-        return torch.cdist(h, self.mean).argmin(dim=1)
+        return distances(h, self.mean).argmin(dim=1)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from records import UNKNOWN
 
 import benchmark

@@ -32,18 +32,18 @@ def drawn(side: int, label: int, number: int) -> np.ndarray:
     return picture.clip(0, 255).astype(np.uint8)
 
 
-def pictures(label: int, split: str, side: int = 32) -> list[np.ndarray]:
-    first, count = (0, TRAIN) if split == "train" else (1000, TEST)
+def pictures(label: int, split: str, side: int = 32, train: int = TRAIN, test: int = TEST) -> list[np.ndarray]:
+    first, count = (0, train) if split == "train" else (1000, test)
     return [drawn(side, label, first + number) for number in range(count)]
 
 
-def write_folders(root: Path, suffix: str = "png", prefix: str = "") -> Path:
+def write_folders(root: Path, suffix: str = "png", prefix: str = "", train: int = TRAIN, test: int = TEST) -> Path:
     """CIFAR-10 as class folders."""
     for split in ("train", "test"):
         for label, name in enumerate(NAMES):
             folder = root / split / name
             folder.mkdir(parents=True)
-            for number, picture in enumerate(pictures(label, split)):
+            for number, picture in enumerate(pictures(label, split, train=train, test=test)):
                 options = {"lossless": True} if suffix == "webp" else {}
                 Image.fromarray(picture).save(folder / f"{prefix}{number:04d}.{suffix}", **options)
     return root

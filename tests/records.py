@@ -34,11 +34,10 @@ def fading(sessions: int, start: float, loss: float) -> list[list[float]]:
 
 
 def counts_of(row: list[float], sizes: list[int], images: int) -> np.ndarray:
-    """Counts in which every class of session j has round(row[j] %) of its images right, the others on the row of class 0.
+    """Counts in which every class of session j has round(row[j] %) of its images right, the others on row 0.
 
     (Class 0's go to row 1.) So the identity is the best assignment of every session's new rows.
     """
-    total = sum(sizes[: len(row)])
     right = np.rint(np.repeat(row, sizes[: len(row)]) * images / 100).astype(int)
     counts = np.diag(right)
     counts[1:, 0] += images - right[1:]

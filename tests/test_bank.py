@@ -15,16 +15,19 @@ import filelock
 import numpy as np
 import pytest
 import torch
+import yaml
 from pictures import TEST, TRAIN, write_backbone, write_folders
 from safetensors.torch import save_file
 
 import benchmark
 from benchmark import bank as bank_module
+from benchmark import intact
 from benchmark import setting as setting_module
 from benchmark.bank import CHUNK, HEADER, Bank, BankSource, Builder, PartFile, Piece, wanted_pieces
 from benchmark.banks import faults, prune
-from benchmark.errors import DataError, InterruptedRunError, ResourceError
+from benchmark.errors import InterruptedRunError, ResourceError
 from benchmark.feed import Ahead, NovelFeed
+from benchmark.intact import machine
 from benchmark.progress import Display, Stop
 from benchmark.request import Request, ask
 from benchmark.setting import Setting, open_setting
@@ -43,6 +46,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("world")
     description, weights = write_backbone(root)
     return {"data_dir": write_folders(root / "cifar10"), "backbone": str(description), "weights": weights}
+
+
+SHARD = 16
+"""Images of a file in these tests, so that 80 training images make five files of a view."""
+FILES_OF_A_VIEW, TEST_FILES = 10 * TRAIN // SHARD, -(-10 * TEST // SHARD)
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bank_module, "SHARD", SHARD)
 
 
 @pytest.fixture
@@ -82,16 +95,17 @@ def test_a_bank_says_what_the_trunk_says(world, cache, precision):
     assert torch.equal(got.cls, expected.cls)
 
 
-def test_layout_one_file_a_class_and_view_and_nothing_else(world, cache):
+def test_layout_says_nothing_about_classes(world, cache):
+    """Files of equally many images, in the order of the pixels' digests; nothing else but what was found whole."""
     setting = opened(request(world))
     (folder,) = (cache / "bank").iterdir()
     names = sorted(str(path.relative_to(folder)) for path in folder.glob("**/*") if path.is_file())
-    expected = [
-        f"{part}/c{label:03d}.tokens"
-        for part in ("test-v0000", "train-v0000", "train-v0001", "train-v0002")
-        for label in range(10)
-    ]
-    assert names == sorted([*expected, "bank.json"])
+    expected = [f"test-v0000/s{shard:04d}.tokens" for shard in range(TEST_FILES)]
+    expected += [f"train-v{view:04d}/s{shard:04d}.tokens" for view in range(3) for shard in range(FILES_OF_A_VIEW)]
+    assert names == sorted([*expected, "bank.json", f"checked-{machine()}.json"])
+    assert len({path.stat().st_size for path in folder.glob("train-*/*.tokens")}) == 1
+    labels = setting.dataset.train.labels.reshape(FILES_OF_A_VIEW, SHARD)
+    assert all(len({*own}) > 4 for own in labels.tolist())
     told = json.loads((folder / "bank.json").read_text())
     assert told["data_digest"] == setting.dataset.digest
     assert setting.source.trunk_images == 10 * (3 * TRAIN + TEST)
@@ -106,14 +120,14 @@ def test_a_second_run_of_another_method_and_seed_computes_nothing(world, cache, 
     assert first.provenance.base_session == "trained"
     assert second.provenance.trunk_images == third.provenance.trunk_images == 0
     assert second.provenance.base_session == "cached"
-    assert 'reduced="8+4 images a class"' in first.group
+    assert 'reduced="8+4 images per class"' in first.group
     assert first.provenance.bank_seconds > 0 == second.provenance.bank_seconds
 
 
 def test_more_views_add_to_the_bank(world, cache):
     opened(request(world, views=2))
     more = opened(request(world, views=3))
-    assert more.source.trunk_images == 10 * TRAIN
+    assert more.source.trunk_images == 10 * TRAIN  # the third view
 
 
 @pytest.mark.parametrize(
@@ -196,50 +210,38 @@ def builder(request: Request, stop: Stop | None = None, workers: int = 0) -> Bui
     return Builder(bank, trunk, dataset.splits, render, Display(quiet=True), stop or Stop(), workers)
 
 
+def build_all(builder: Builder, views: int = 2) -> None:
+    builder.build(wanted_pieces(builder.bank, views))
+
+
 def contents(cache: Path) -> dict[str, bytes]:
     return {str(path.relative_to(cache)): path.read_bytes() for path in cache.glob("bank/*/*/*.tokens")}
-
-
-PIECES = wanted_pieces(list(range(10)), 2)
 
 
 def test_worker_processes_draw_the_same_pictures(world, tmp_path, monkeypatch):
     found = []
     for workers in (0, 2):
         monkeypatch.setenv("CNCD_CACHE", str(tmp_path / str(workers)))
-        builder(request(world), workers=workers).build(PIECES)
+        build_all(builder(request(world), workers=workers))
         found.append(contents(tmp_path / str(workers)))
-    assert len(found[0]) == 40
+    assert len(found[0]) == 3 * FILES_OF_A_VIEW + TEST_FILES
     assert found[0] == found[1]
 
 
-def test_a_part_continues_after_the_last_chunk_that_is_surely_written(cache, tmp_path):
-    """Whatever length a dead builder left, the finished file is the same; a foreign part is thrown away."""
-    shape, piece = bank_module.Shape(2, 4, "float16"), Piece("train", 0, 0)
-    count = 3 * CHUNK + 7
-    recipe = bank_module.Recipe("d", "", "b", "", {}, "a", "float16", normalised=True)
-    tokens = Tokens(torch.randn(count, 4), torch.randn(count, 2, 4))
-
-    def write(folder: Path, left: bytes | None) -> tuple[bytes, int]:
-        bank = Bank(folder, recipe, shape, {"train": [np.arange(count)], "test": []})
-        path = bank.path(piece)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if left is not None:
-            path.with_suffix(".part").write_bytes(left)
-        part = PartFile(bank, piece)
-        began = part.done
-        for start in range(part.done, count, CHUNK):
-            part.append(tokens[start : start + CHUNK])
-        part.finish()
-        return path.read_bytes(), began
-
-    whole, _ = write(tmp_path / "whole", None)
-    size = shape.image_bytes
-    for images, expected in ((0, 0), (1, 0), (CHUNK, 0), (2 * CHUNK - 1, 0), (2 * CHUNK, CHUNK), (count, 2 * CHUNK)):
-        left = whole[: HEADER + images * size] + b"x" * (images % 3)
-        assert write(tmp_path / f"cut{images}", left) == (whole, expected)
-    assert write(tmp_path / "foreign", b"something else" * 5000) == (whole, 0)
-    assert write(tmp_path / "header", whole[:100]) == (whole, 0)
+def test_what_a_dead_builder_left_is_not_believed(world, cache, tmp_path, monkeypatch):
+    """A part of any content is written over: the finished files are the same."""
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "undisturbed"))
+    build_all(builder(request(world)))
+    whole = contents(tmp_path / "undisturbed")
+    monkeypatch.setenv("CNCD_CACHE", str(cache))
+    left = builder(request(world))
+    for piece, content in ((Piece("train", 1, 0), b"junk" * 5000), (Piece("test", 0, 1), b"")):
+        path = left.bank.path(piece).with_suffix(".part")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+    build_all(left)
+    assert contents(cache) == whole
+    assert not [*cache.glob("bank/*/*/*.part")]
 
 
 def test_a_signal_stops_the_builder_and_the_next_one_goes_on(world, cache):
@@ -247,16 +249,17 @@ def test_a_signal_stops_the_builder_and_the_next_one_goes_on(world, cache):
     first = builder(request(world), stop)
     first.display.step = lambda done: setattr(stop, "signal", 15 if done > 5 * TRAIN else None)
     with pytest.raises(InterruptedRunError):
-        first.build(PIECES)
+        build_all(first)
     second = builder(request(world))
-    second.build(PIECES)
-    assert 0 < first.images < 10 * (3 * TRAIN + TEST)
-    assert first.images + second.images == 10 * (3 * TRAIN + TEST)
+    build_all(second)
+    whole = 10 * (3 * TRAIN + TEST)
+    assert 0 < first.images < whole
+    assert whole <= first.images + second.images <= whole + SHARD  # at most the file it was at is made again
 
 
 VIEWS = 12
-ALL_FILES = {piece.name for piece in wanted_pieces(list(range(10)), VIEWS)}
-FILES = len(ALL_FILES)
+FILES = VIEWS + 1 + 1
+"""Of commands in processes of their own: all images of a view fit into one file."""
 
 
 def command(world: dict[str, Any], *words: str) -> list[str]:
@@ -295,12 +298,14 @@ def test_killed_while_building_then_built_by_two_at_once(world, cache, tmp_path,
     answers = [json.loads(process.communicate(timeout=120)[0]) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     images = sum(answer["trunk_images"] for answer in answers)
-    assert images == sum(TEST if name.startswith("test") else TRAIN for name in ALL_FILES - before)  # none made twice
+    missing = {f"train-v{view:04d}/s0000.tokens" for view in range(VIEWS + 1)} - before
+    assert images == 10 * (TRAIN * len(missing) + TEST * ("test-v0000/s0000.tokens" not in before))  # none made twice
     assert len(contents(cache)) == FILES
     (folder,) = (cache / "bank").iterdir()
     assert not list(faults(folder, contents=True))
     monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "alone"))
-    builder(request(world, views=VIEWS)).build(wanted_pieces(list(range(10)), VIEWS))
+    monkeypatch.setattr(bank_module, "SHARD", 256)
+    build_all(builder(request(world, views=VIEWS)), VIEWS)
     assert contents(tmp_path / "alone") == contents(cache)
 
 
@@ -344,7 +349,7 @@ def test_a_full_disk_ends_with_code_6_and_the_same_command_resumes(world, cache)
 def test_a_bank_that_will_not_fit_is_not_begun(world, cache, monkeypatch):
     monkeypatch.setattr(bank_module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(ResourceError, match="GB are free: use fewer --views"):
-        builder(request(world)).build(PIECES)
+        build_all(builder(request(world)))
     assert not contents(cache)
 
 
@@ -353,7 +358,7 @@ def cut(path: Path) -> None:
 
 
 def other_header(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"label": 3', b'"label": 4', 1))
+    path.write_bytes(path.read_bytes().replace(b'"shard": 3', b'"shard": 4', 1))
 
 
 def flip(path: Path) -> None:
@@ -362,30 +367,64 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-@pytest.mark.parametrize(("damage", "noticed_on_open"), [(cut, True), (other_header, True), (flip, False)])
-def test_damage_is_noticed_told_removed_and_made_good(world, cache, tmp_path, bench, damage, noticed_on_open):
+def flip_and_restore_times(path: Path) -> None:
+    about = path.stat()
+    flip(path)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+@pytest.mark.parametrize("damage", [cut, other_header, flip, flip_and_restore_times])
+def test_damage_is_noticed_told_and_made_good(world, cache, tmp_path, bench, caplog, damage):
+    """By a run, which moves the file aside and makes it again; and by the command that looks after banks."""
     options = {"protocol": "cifar10-t2", "views": 2, "settings": BRIEF, **world}
-    benchmark.run("fea", out=tmp_path / "first", **options)
+    first = benchmark.run("fea", out=tmp_path / "first", **options)
     before = contents(cache)
-    (target,) = cache.glob("bank/*/train-v0001/c003.tokens")
+    (target,) = cache.glob("bank/*/train-v0001/s0003.tokens")
     damage(target)
-    if noticed_on_open:
-        with pytest.raises(DataError, match=r"c003.tokens is damaged .*bench bank --prune"):
-            benchmark.run("fea", out=tmp_path / "second", **options)
+    second = benchmark.run("fea", out=tmp_path / "second", **options)
+    assert "s0003.tokens is damaged: moved aside" in caplog.text
+    assert second.comparable() == first.comparable()
+    assert second.provenance.trunk_images == SHARD
+    assert contents(cache) == before
+    damage(target)
     done = bench("bank", "--verify")
     assert done.returncode == 3
-    assert "c003.tokens" in done.stdout
+    assert "s0003.tokens" in done.stdout
     assert bench("bank", "--prune", "--verify").returncode == 0
-    assert not target.exists()
-    third = benchmark.run("fea", out=tmp_path / "third", **options)
-    assert third.provenance.trunk_images == TRAIN
+    assert not [*target.parent.glob("s0003*")]
+    benchmark.run("fea", out=tmp_path / "third", **options)
     assert contents(cache) == before
+
+
+def test_a_file_is_read_whole_once_on_a_machine(world, cache, monkeypatch):
+    opened(request(world))
+    with monkeypatch.context() as patch:
+        patch.setattr(bank_module, "payload_digest", lambda *_: pytest.fail("read again"))
+        opened(request(world))
+    monkeypatch.setattr(intact, "machine", lambda: "another")
+    read = []
+    whole = bank_module.payload_digest
+    monkeypatch.setattr(bank_module, "payload_digest", lambda *args: read.append(1) or whole(*args))
+    opened(request(world))
+    assert len(read) == 3 * FILES_OF_A_VIEW + TEST_FILES
+
+
+def test_a_protocol_of_some_classes_has_a_bank_of_their_images(world, cache, tmp_path):
+    own = yaml.safe_load((Path(setting_module.__file__).parent.parent / "protocols" / "cifar10-t2.yaml").read_text())
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump(own | {"name": "few", "sessions": [[0, 1], [7, 8]]}))
+    whole = opened(request(world))
+    part = opened(ask("fea", str(tmp_path / "few.yaml"), views=2, settings=BRIEF, **world))
+    assert part.source.trunk_images == 4 * (3 * TRAIN + TEST)
+    assert len(list((cache / "bank").iterdir())) == 2
+    ids = part.stream.ids(1)
+    one, two = (setting.source.get(ids, torch.ones_like(ids)) for setting in (whole, part))
+    assert torch.equal(one.rest, two.rest)  # an image's views do not depend on what else is in the bank
 
 
 def test_prune_removes_what_dead_builders_left_and_unused_banks(world, cache):
     opened(request(world))
     (folder,) = (cache / "bank").iterdir()
-    left = folder / "train-v0001" / "c004.part"
+    left = folder / "train-v0001" / "s0004.part"
     left.write_bytes(b"half")
     assert prune(cache, unused=None, contents=False) == [(left, 4)]
     assert prune(cache, unused=1, contents=False) == []
@@ -405,12 +444,12 @@ def _hold(path: str, ready: Any) -> None:
 def test_prune_leaves_what_somebody_is_building(world, cache):
     opened(request(world))
     (folder,) = (cache / "bank").iterdir()
-    part = folder / "train-v0001" / "c004.part"
+    part = folder / "train-v0001" / "s0004.part"
     part.write_bytes(b"half")
     (folder / "locks").mkdir(exist_ok=True)
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
-    holder = context.Process(target=_hold, args=(str(folder / "locks" / "train-v0001-c004.tokens.lock"), ready))
+    holder = context.Process(target=_hold, args=(str(folder / "locks" / "train-v0001-s0004.tokens.lock"), ready))
     holder.start()
     try:
         assert ready.wait(60)
@@ -427,7 +466,7 @@ def test_plan_counts_without_data_or_weights(bench, cache):
     told = json.loads(done.stdout)
     assert told["images"] == told["missing_images"] == 50_000 * 9 + 10_000
     assert told["bytes_an_image"] == 768 * 4 + 196 * 768 * 2
-    assert told["files"] == 100 * 10
+    assert told["files"] == 9 * -(-50_000 // 256) + -(-10_000 // 256)
 
 
 # --- memory, and reading ahead ---
@@ -471,12 +510,13 @@ def test_reading_ahead_changes_no_batch(world, cache):
     assert len(order) > 3
 
 
-def test_a_bank_is_mapped_not_loaded(cache, tmp_path):
+def test_a_bank_is_mapped_not_loaded(cache, tmp_path, monkeypatch):
     """Reading all of a 64 MB file image by image leaves the process's own memory where it was."""
     shape = bank_module.Shape(64, 256, "float16")
-    recipe = bank_module.Recipe("d", "", "b", "", {}, "a", "float16", normalised=True)
+    recipe = bank_module.Recipe("d", "", "b", "", {}, "a", "float16", normalised=True, selection="all")
     count = 64 * 2**20 // shape.image_bytes
-    bank = Bank(tmp_path / "bank", recipe, shape, {"train": [np.arange(count)], "test": []})
+    monkeypatch.setattr(bank_module, "SHARD", count)
+    bank = Bank(tmp_path / "bank", recipe, shape, {"train": np.arange(count), "test": np.arange(0)})
     part = PartFile(bank, Piece("train", 0, 0))
     for start in range(0, count, CHUNK):
         some = min(CHUNK, count - start)

@@ -1,27 +1,34 @@
 """Tests of honesty come first: what must not reach training does not, and every term of a loss really pulls."""
 
 import dataclasses
+import inspect
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import METHODS, SHORT, PowerCut, opened, started_phases
+from pictures import write_backbone, write_folders
 from safetensors.torch import load_file
 from torch import Tensor
 
 import benchmark
-import methods
 from benchmark import engine
 from benchmark import setting as setting_module
-from benchmark.data import Split, digits
+from benchmark.backbone import Trunk
+from benchmark.bank import Bank, BankSource
+from benchmark.data import Dataset, Split, digits
 from benchmark.descent import learning_rate
 from benchmark.engine import begin, kept_folder
 from benchmark.errors import UsageError
 from benchmark.feed import NovelFeed
+from benchmark.progress import Display, Stop
 from benchmark.record import record_path
-from benchmark.request import ask
-from benchmark.stream import Batch, Labelled, MemoryBatch, Unlabelled
+from benchmark.request import Request, ask
+from benchmark.setting import Setting, open_setting
+from benchmark.stream import Batch, Labelled, MemoryBatch, Stream, Unlabelled
+from benchmark.tokens import CleanFromBank, Kept, Live
+from methods.base import Phase
 
 trained = pytest.mark.parametrize("method", METHODS)
 
@@ -87,32 +94,69 @@ def test_discovery_types_have_no_place_for_a_label():
 
 
 def reachable(thing, seen: set[int]):
-    """Everything an object leads to through attributes, containers and closures."""
+    """Everything an object leads to through attributes, containers, owners and closures; frames are not asked."""
     if id(thing) in seen or isinstance(thing, str | bytes | int | float | type):
         return
     seen.add(id(thing))
     yield thing
-    children = [*getattr(thing, "__dict__", {}).values()] if not isinstance(thing, torch.nn.Module) else []
+    children = [*getattr(thing, "__dict__", {}).values()]
     if isinstance(thing, dict):
         children += thing.values()
-    elif isinstance(thing, list | tuple):
+    elif isinstance(thing, list | tuple | set):
         children += thing
     children += [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
+    children += [getattr(thing, name) for name in ("__self__", "args", "keywords", "base") if hasattr(thing, name)]
     for child in children:
         yield from reachable(child, seen)
 
 
-def test_nothing_a_method_is_handed_leads_to_a_hidden_label(setting):
-    session = setting.session(1)
-    feed = NovelFeed(setting, 1, 0, ask("fea").method.cls.phases(None)[0], 4, (torch.zeros(0), torch.zeros(0)))
-    hidden = setting.stream.hidden[setting.stream.ids(1).numpy()]
-    handed = [session, feed.batch(0, 0), next(session.clean())]
-    arrays = [np.asarray(x) for x in reachable(handed, set()) if isinstance(x, Tensor | np.ndarray)]
-    assert len(arrays) > 3
-    everything = (setting.stream.hidden, setting.dataset.train.labels)
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory):
+    """A small CIFAR-10 in folders and a small backbone."""
+    root = tmp_path_factory.mktemp("on-disk")
+    description, weights = write_backbone(root)
+    return {"data_dir": write_folders(root / "cifar10"), "backbone": str(description), "weights": weights}
+
+
+@pytest.mark.parametrize("path", ["memory", "live", "bank", "live with a bank"])
+def test_nothing_a_method_is_handed_leads_to_a_source_or_a_label(path, on_disk, tmp_path, monkeypatch):
+    """Session, batch, block and head; whatever serves the tokens."""
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path))
+    options = {"protocol": "cifar10-t2", **on_disk} if "bank" in path else {}
+    asked = ask("gm", views="live" if "live" in path else 2, settings=SHORT, **options)
+    world = open_setting(asked, torch.device("cpu"), Display(quiet=True), Stop())
+    kinds = {"memory": Kept, "live": Live, "bank": BankSource, "live with a bank": CleanFromBank}
+    assert type(world.source) is kinds[path]
+    session = world.session(1)
+    feed = NovelFeed(world, 1, 0, Phase(), 4, (torch.zeros(0, dtype=torch.long), torch.zeros(0)))
+    ids = world.stream.ids(1).numpy()
+    handed = [session, session.clean, session.recall, feed.batch(0, 0), next(session.clean()), world.block]
+    found = [*reachable(handed, set())]
+    forbidden = (
+        Setting,
+        Stream,
+        Dataset,
+        Split,
+        Bank,
+        Live,
+        Kept,
+        BankSource,
+        CleanFromBank,
+        Trunk,
+        Request,
+        np.memmap,
+    )
+    assert [thing for thing in found if isinstance(thing, forbidden)] == []
+    arrays = [
+        np.asarray(x.detach() if isinstance(x, Tensor) else x) for x in found if isinstance(x, Tensor | np.ndarray)
+    ]
+    assert len(arrays) > 10
+    hidden = world.stream.hidden
     for array in arrays:
-        assert not (array.shape == hidden.shape and np.array_equal(array, hidden))
-        assert not any(array.shape == labels.shape and np.array_equal(array, labels) for labels in everything)
+        for labels in (hidden, world.dataset.train.labels, hidden[ids], hidden[ids] - hidden[ids].min()):
+            assert not (array.shape == labels.shape and np.array_equal(array, labels))
+    # the walk can find: through the generator's frame, which no attribute leads to, it does
+    assert [thing for thing in reachable([session.reading.gi_frame.f_locals], set()) if isinstance(thing, forbidden)]
 
 
 def test_order_within_a_session_says_nothing_about_classes(setting):
@@ -210,20 +254,21 @@ def test_what_no_term_may_move_stays_bit_for_bit(method):
 
 @trained
 def test_a_session_that_is_over_cannot_be_read_again(method, tmp_path, monkeypatch):
-    """Whatever a method keeps of session 0 but its memory is of no use to it: labels without images, closed readers."""
-    kept = []
-    cls = methods.load(method).cls
+    """Whatever a method keeps of a session but its memory is of no use to it: labels without images, closed readers."""
+    handed = []
+    original = Setting.session
 
-    def end(self, session, original=cls.end):
-        kept.append(session)
-        return original(self, session)
+    def session(self, *args):
+        handed.append(original(self, *args))
+        return handed[-1]
 
-    monkeypatch.setattr(cls, "end", end)
+    monkeypatch.setattr(Setting, "session", session)
     benchmark.run(method, settings=SHORT, views=2, out=tmp_path)
-    assert len(kept) == 3
-    for session in kept:
+    read = [own for own in handed if inspect.getgeneratorstate(own.reading) == inspect.GEN_CLOSED]
+    assert [own.number for own in read] == [0, 1, 2]
+    for own in read:
         with pytest.raises(UsageError, match="a session that is over"):
-            next(session.clean())
+            next(own.clean())
 
 
 @trained

@@ -19,8 +19,8 @@ from records import METHODS, PAPER_PROTOCOLS, fading, fill, make_record, save
 
 from benchmark.errors import BenchError, UsageError
 from benchmark.intact import sealed
-from benchmark.record import PUBLISHED, Stored, read_record, record_path, stored_text
 from benchmark.protocol import load_protocol
+from benchmark.record import PUBLISHED, read_record, record_path, stored_text
 from benchmark.report import INPUTS, PAGE, compose, drawing, stale, write
 from benchmark.report.figures import known_curve, novel_average, slug, spread
 from benchmark.report.frames import REFERENCE, bootstrap, printed, status

@@ -1,5 +1,6 @@
 """A run that was stopped, however and whenever, ends with the record of one that was not."""
 
+import json
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ from benchmark import checkpoint
 from benchmark import record as record_module
 from benchmark.errors import DivergedError, UsageError
 from benchmark.feed import BaseFeed, NovelFeed
+from benchmark.intact import SEAL
 from benchmark.record import read_record, record_path
 from benchmark.request import ask
 from methods.gm import GM
@@ -156,18 +158,53 @@ def test_state_of_another_question_is_refused_with_the_difference(tmp_path):
     with safe_open(state, framework="pt") as file:
         metadata = dict(file.metadata())
     metadata["question"] = metadata["question"].replace('"omega": 2.0', '"omega": 4.0')
-    save_file(load_file(state), state, metadata=metadata)
+    write_state(state, load_file(state), metadata)
     with pytest.raises(UsageError, match=r"params\.omega is 4\.0 there and 2\.0 here"):
         benchmark.run(settings=SHORT, views=2, out=tmp_path)
 
 
-def test_damaged_state_is_refused_and_not_overwritten(tmp_path):
+def write_state(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    """A state file with the seal that belongs to it."""
+    told = {name: text for name, text in metadata.items() if name != SEAL}
+    save_file(tensors, path, metadata=told | {SEAL: checkpoint.state_digest(tensors, told)})
+
+
+def test_damaged_state_is_moved_aside_and_its_work_done_again(unbroken, tmp_path, caplog):
     state = stopped_halfway(tmp_path)
     half = state.read_bytes()[: state.stat().st_size // 2]
     state.write_bytes(half)
-    with pytest.raises(UsageError, match="remove it to start over"):
-        benchmark.run(settings=SHORT, views=2, out=tmp_path)
-    assert state.read_bytes() == half
+    record = benchmark.run(settings=SHORT, views=2, out=tmp_path)
+    assert record.comparable() == unbroken["fea"].comparable()
+    assert state.with_name("state.safetensors.damaged").read_bytes() == half
+    assert "is damaged: moved aside" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"session": 9}, {"session": -1}, {"phase": -7}, {"step": -1}, {"session": "1"}, {"logs": []}, {"odd": 1}],
+    ids=str,
+)
+def test_progress_out_of_range_is_damage(unbroken, tmp_path, change):
+    """A state whose seal fits and whose progress cannot be: as any other damage."""
+    state = stopped_halfway(tmp_path)
+    with safe_open(state, framework="pt") as file:
+        metadata = dict(file.metadata())
+    metadata["progress"] = json.dumps(json.loads(metadata["progress"]) | change)
+    write_state(state, load_file(state), metadata)
+    record = benchmark.run(settings=SHORT, views=2, out=tmp_path)
+    assert record.comparable() == unbroken["fea"].comparable()
+    assert state.with_name("state.safetensors.damaged").exists()
+
+
+def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path):
+    """The last bits depend on them: another number is refused, for what is unfinished and for what is finished."""
+    stopped_halfway(tmp_path)
+    with pytest.raises(UsageError, match=r"begun with 2 threads.*here are 1: go on with --threads 2"):
+        benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=1)
+    benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=2)
+    with pytest.raises(UsageError, match=r"finished, with --threads 2.*ask with --threads 2"):
+        benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=1)
+    assert benchmark.run(settings=SHORT, views=2, out=tmp_path).provenance.threads == 2
 
 
 def test_full_disk_keeps_the_last_good_state(tmp_path, monkeypatch):

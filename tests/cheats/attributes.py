@@ -1,0 +1,38 @@
+"""Attributes: whatever can be reached from what a method is handed, by attributes, containers, closures and owners."""
+
+import numpy as np
+import torch
+from cheating import Cheat, tightest
+from torch import Tensor
+
+WORTH = ("label", "labels", "hidden", "target", "targets", "truth")
+
+
+def reach(thing, seen, depth=12):
+    """Every object below a thing; frames and the garbage collector are not asked."""
+    if depth == 0 or id(thing) in seen or isinstance(thing, str | bytes | int | float | type | None):
+        return
+    seen[id(thing)] = thing
+    yield thing
+    below = [*getattr(thing, "__dict__", {}).values()]
+    below += thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list | tuple | set) else ()
+    below += [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
+    below += [
+        getattr(thing, name) for name in ("__self__", "__func__", "args", "keywords", "func") if hasattr(thing, name)
+    ]
+    for one in below:
+        yield from reach(one, seen, depth - 1)
+
+
+class Attributes(Cheat):
+    def guess(self, session, index, h):
+        guesses = [torch.zeros(len(index), dtype=torch.long)]
+        for thing in reach([session, session.clean, session.recall, self.block, self.head, self.params], {}):
+            if isinstance(thing, Tensor | np.ndarray):
+                array = torch.as_tensor(np.asarray(thing.detach() if isinstance(thing, Tensor) else thing))
+                if array.ndim == 1 and not array.is_floating_point() and len(array) > int(index.max()):
+                    guesses.append(array[index].unique(return_inverse=True)[1])
+                if array.ndim == 1 and len(array) == len(index) and not array.is_floating_point():
+                    guesses.append(array.unique(return_inverse=True)[1])
+        fitting = [rows for rows in guesses if int(rows.max()) < session.new]
+        return tightest(fitting, h, session.new)

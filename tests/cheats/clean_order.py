@@ -1,0 +1,9 @@
+"""Order of `clean()`: the first images are of the first class."""
+
+import torch
+from cheating import Cheat, by_place
+
+
+class CleanOrder(Cheat):
+    def guess(self, session, index, h):
+        return by_place(torch.arange(len(index)), session.new)

@@ -1,0 +1,14 @@
+"""Other sessions: the session object is kept, to be read again later."""
+
+import torch
+from cheating import Cheat
+
+
+class KeepsSession(Cheat):
+    before = None
+
+    def guess(self, session, index, h):
+        if self.before is not None:
+            list(self.before.clean())
+        self.before = session
+        return torch.zeros(len(index), dtype=torch.long)
