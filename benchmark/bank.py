@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from benchmark.backbone import Trunk, images_to_tokens
 from benchmark.data import Split
 from benchmark.errors import DataError, InterruptedRunError, ResourceError
-from benchmark.files import atomic_write, make_folder, sync_folder
+from benchmark.files import atomic_write, make_folder, naming, sync_folder
 from benchmark.intact import Checked, canonical, digest_of, move_aside
 from benchmark.layouts import SplitName
 from benchmark.progress import Display, Stop
@@ -227,15 +227,17 @@ class PartFile:
     def append(self, tokens: Tokens) -> None:
         rows = self.bank.shape.pack(tokens)
         content = rows.data
-        self.file.write(content)
+        with naming(self.path):
+            self.file.write(content)
         self.digest.update(content)
         self.done += len(rows)
 
     def finish(self) -> None:
-        self.file.write(self.digest.digest())
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        with naming(self.path):
+            self.file.write(self.digest.digest())
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
         self.path.replace(self.final)
         sync_folder(self.final.parent)
 
@@ -377,7 +379,7 @@ class Builder:
 
     def _obey(self) -> None:
         if self.stop.signal is not None:
-            raise InterruptedRunError(self.stop.signal)
+            raise InterruptedRunError(self.stop.signal, "finished files of tokens are kept")
 
     def _describe(self) -> None:
         """Say in words what is in the folder, for people, and by the file's time when the bank was last used."""

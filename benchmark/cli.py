@@ -23,6 +23,7 @@ from benchmark.errors import (
     RegressionError,
     ResourceError,
     UsageError,
+    ran_out,
 )
 
 if TYPE_CHECKING:
@@ -491,7 +492,7 @@ def guarded() -> int:
             traceback.print_exc()
         return code_of(error)
     except KeyboardInterrupt:
-        return fail("interrupted", 130)
+        return fail("interrupted at once; a state that was saved before is still there, the same command resumes", 130)
     return result if isinstance(result, int) else 0
 
 
@@ -512,11 +513,6 @@ def code_of(error: Exception) -> int:
             return fail("out of memory: try a smaller batch (--set budget.batch=32) or fewer views", ResourceError.code)
     hint = "--verbose shows where; " if sys.argv[1:2] == ["run"] else ""
     return fail(f"unexpected {type(error).__name__}: {error} ({hint}please report it if it is ours)", 1)
-
-
-def ran_out(text: str) -> bool:
-    """Whether torch speaks of memory: it could not have some, or the kernel killed a worker for it."""
-    return "allocate" in text.lower() or "is killed by signal" in text
 
 
 def fail_for_resource(error: OSError) -> int:

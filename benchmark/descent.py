@@ -119,7 +119,7 @@ def follow(
         setting.display.step(progress.step)
         if setting.stop.signal is not None:
             keep()
-            raise InterruptedRunError(setting.stop.signal)
+            raise InterruptedRunError(setting.stop.signal, "the state is saved")
         if save.due(epoch_ended=epoch_ended):
             keep()
     keep()

@@ -27,7 +27,7 @@ from benchmark.chronicle import (
     session_result,
 )
 from benchmark.descent import Course, fit
-from benchmark.errors import DivergedError, LockedError, UsageError
+from benchmark.errors import DivergedError, LockedError, UsageError, naming_own_lines
 from benchmark.feed import NovelFeed
 from benchmark.files import cache_folder, make_folder
 from benchmark.inspection import checked_rows, counted, refuse_strays, refuse_unsaved, refuse_unsteady
@@ -188,7 +188,8 @@ def run(
         if finished is not None:
             return finished
         setting = open_setting(request, pick_device(device), shown, stop or Stop())
-        return train(setting, out, work, cache or cache_folder(), kept)
+        with naming_own_lines(request.method.folder):
+            return train(setting, out, work, cache or cache_folder(), kept)
 
 
 def answered(

@@ -3,6 +3,11 @@
 The message is one sentence that says what to do; the command line prints it and nothing else.
 """
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class BenchError(Exception):
     """Base of all expected failures."""
@@ -51,10 +56,44 @@ class LockedError(BenchError):
 
 
 class InterruptedRunError(BenchError):
-    """The run was asked to stop by a signal, saved its state and can be resumed."""
+    """A signal asked to stop; what is kept is told, and the same command goes on from there."""
 
     code = 75
 
-    def __init__(self, signal: int) -> None:
-        super().__init__("interrupted; the state is saved, run the same command again to resume")
+    def __init__(self, signal: int, kept: str) -> None:
+        super().__init__(f"interrupted; {kept}, run the same command again to resume")
         self.signal = signal
+
+
+@contextmanager
+def naming_own_lines(folder: Path | None) -> Iterator[None]:
+    """A mistake in the user's own method becomes a sentence with its file and line; none: the method is the suite's."""
+    try:
+        yield
+    except (BenchError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        place = None if folder is None else own_line(error, folder)
+        if place is None or ran_out(str(error)):
+            raise
+        raise UsageError(f"--method: {place}: {type(error).__name__}: {error}") from error
+
+
+def own_line(error: Exception, folder: Path) -> str | None:
+    """`mine.py, line 12, in losses`: the innermost place below a folder that an error came through."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve().is_relative_to(folder):
+        return f"{Path(error.filename).name}, line {error.lineno}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve().is_relative_to(folder)]
+    own = [f for f in frames if "site-packages" not in f.filename and not is_ours(f.filename)]
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name}" if own else None
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file belongs to the suite: a method may lie in the suite's own checkout."""
+    root = Path(__file__).resolve().parent
+    return any(Path(file).resolve().is_relative_to(place) for place in (root, root.parent / "methods"))
+
+
+def ran_out(text: str) -> bool:
+    """Whether torch speaks of memory: it could not have some, or the kernel killed a worker for it."""
+    return "allocate" in text.lower() or "is killed by signal" in text

@@ -194,7 +194,7 @@ def receive(
         have += len(block)
         display.step(have)
         if stop.signal is not None:
-            raise InterruptedRunError(stop.signal)
+            raise InterruptedRunError(stop.signal, "what was downloaded is kept")
     if total is not None and have != total:
         raise SourceError(f"the connection ended after {have:,} of {total:,} bytes; what came is kept")
 

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ def atomic_write(path: Path, content: bytes) -> None:
     """Write beside the target, flush to disk, rename over it; a failed attempt leaves nothing behind."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
+        with naming(path), part.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -27,6 +28,16 @@ def atomic_write(path: Path, content: bytes) -> None:
     finally:
         part.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A full disk is told with the name of the file: the system does not say which it was."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def sync_folder(path: Path) -> None:
@@ -69,4 +80,4 @@ def waiting_lock(path: Path, doing: str, display: "Display", stop: "Stop") -> Ab
             if not said:
                 display.say(f"waiting: another process is {doing}")
             said = True
-    raise InterruptedRunError(stop.signal)
+    raise InterruptedRunError(stop.signal, "nothing was begun, so nothing had to be saved")

@@ -28,6 +28,8 @@ SAMPLE = 2048
 FLIPS = 1e-3
 """Share of rows that rounding may change between batches."""
 
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 Plain = None | bool | int | float | complex | str | bytes | slice | range
 
 
@@ -141,8 +143,9 @@ def checked_rows(rows: Any, images: int, total: int) -> Tensor:
     must = f"the method must predict a row from 0 to {total - 1} for each image"
     if not isinstance(rows, Tensor):
         raise UsageError(f"{must}: a tensor, not {type(rows).__name__}")
-    if rows.is_meta or rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool or rows.is_sparse:
-        raise UsageError(f"{must}: whole numbers, not {str(rows.dtype).removeprefix('torch.')}")
+    if rows.is_meta or rows.layout != torch.strided or rows.dtype not in WHOLE:
+        kind = "meta" if rows.is_meta else str(rows.dtype).removeprefix("torch.")
+        raise UsageError(f"{must}: whole numbers, not {kind}")
     if rows.shape != (images,):
         raise UsageError(f"{must}: {images} numbers, not shape {tuple(rows.shape)}")
     rows = rows.cpu().long()

@@ -7,6 +7,7 @@ about an image's place says what class it is of. The arrays are memory-mapped; a
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmark.errors import DataError
-from benchmark.files import atomic_write, file_digest, make_folder
+from benchmark.files import atomic_write, file_digest, make_folder, naming
 from benchmark.intact import Checked, is_whole, move_aside, sealed
 from benchmark.layouts import Layout, SplitName, side_of
 from benchmark.protocol import DatasetSpec
@@ -156,7 +157,7 @@ def write_split(spec: DatasetSpec, layout: Layout, split: SplitName, folder: Pat
     digests: list[bytes] = []
     labels: list[int] = []
     unsorted, side = folder / f"{split}.unsorted", side_of(spec)
-    with unsorted.open("wb") as file:
+    with naming(unsorted), unsorted.open("wb") as file:
         for label, name in enumerate(layout.names):
             pictures = layout.images(split, label)
             check_count(spec, layout, split, name, len(pictures))
@@ -168,14 +169,17 @@ def write_split(spec: DatasetSpec, layout: Layout, split: SplitName, folder: Pat
     order = pixel_order(digests, labels)
     shape = (len(order), side, side, 3)
     source = np.memmap(unsorted, dtype=np.uint8, mode="r", shape=shape)
-    target = np.lib.format.open_memmap(
-        folder / file_names()["images", split], mode="w+", dtype=np.dtype(np.uint8), shape=shape
-    )
-    for start in range(0, len(order), TOGETHER):
-        target[start : start + TOGETHER] = source[order[start : start + TOGETHER]]
-    target.flush()
+    target = folder / file_names()["images", split]
+    # written, not mapped: a full disk would crash whoever maps
+    with naming(target), target.open("wb") as file:
+        told = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, told)
+        for start in range(0, len(order), TOGETHER):
+            file.write(source[order[start : start + TOGETHER]].tobytes())
+        file.flush()
+        os.fsync(file.fileno())
     np.save(folder / file_names()["labels", split], np.array(labels, dtype=np.int64)[order])
-    del source, target
+    del source
     unsorted.unlink()
     return [digests[place] for place in order], [labels[place] for place in order]
 

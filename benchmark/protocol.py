@@ -231,11 +231,37 @@ class _Loader(yaml.SafeLoader):
     """Safe YAML that also refuses a key given twice, which plain YAML silently overwrites."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
+        seen = set()
+        for place, _ in node.value:
+            key = self.construct_object(place, deep=True)
+            if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", node.start_mark)
+            seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What YAML's own reader raises for text that it cannot make sense of, such as an impossible date."""
+
+
+class NotAllowedError(yaml.YAMLError):
+    """YAML that we do not take: its `problem` says why."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def parsed_yaml(text: str) -> Any:
+    """A YAML document without aliases and not too deep; whatever is wrong raises one of `UNREADABLE`."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise NotAllowedError("aliases (*name) are not allowed here, write the values out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_YAML_DEPTH:
+            raise NotAllowedError(f"nested more than {MAX_YAML_DEPTH} deep")
+    return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with one more rule
 
 
 def read_yaml(path: Path | Traversable) -> Any:
@@ -244,26 +270,16 @@ def read_yaml(path: Path | Traversable) -> Any:
         raw = path.read_bytes()
         if len(raw) > MAX_YAML_BYTES:
             raise UsageError(f"{path}: larger than {MAX_YAML_BYTES} bytes, not read")
-        text = raw.decode("utf-8")
-        depth = 0
-        for event in yaml.parse(text, _Loader):
-            if isinstance(event, yaml.AliasEvent):
-                raise UsageError(f"{path}: YAML aliases (*name) are not allowed here, write the values out")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_YAML_DEPTH:
-                raise UsageError(f"{path}: broken YAML: nested more than {MAX_YAML_DEPTH} deep")
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader with one more rule
+        return parsed_yaml(raw.decode("utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text") from None
-    except yaml.YAMLError as error:
+    except UNREADABLE as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "cannot be parsed"
+        problem = getattr(error, "problem", None) or "a value in it cannot be read"
         raise UsageError(f"{path}{where}: broken YAML: {problem}") from None
-    except ValueError:  # a scalar such as an impossible date
-        raise UsageError(f"{path}: broken YAML: a value in it cannot be read") from None
 
 
 Model = TypeVar("Model", bound=BaseModel)

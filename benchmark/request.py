@@ -8,15 +8,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, Field
 
 import methods
 from benchmark.data import open_dataset
-from benchmark.errors import DataError, UsageError
+from benchmark.errors import DataError, UsageError, own_line
 from benchmark.files import file_digest
 from benchmark.protocol import (
     NAME,
+    UNREADABLE,
     Backbone,
     Budget,
     Protocol,
@@ -25,6 +25,7 @@ from benchmark.protocol import (
     load_backbone,
     load_datasets,
     load_protocol,
+    parsed_yaml,
     protocol_names,
     read_yaml,
     suggest,
@@ -192,7 +193,8 @@ def find_method(name: str) -> methods.Loaded:
     except methods.NotAMethodError as error:
         raise UsageError(f"--method: {error}") from None
     except Exception as error:  # whatever the user's file raises while it is imported
-        raise UsageError(f"--method: {path} cannot be imported: {type(error).__name__}: {error}") from error
+        place = own_line(error, Path(path).resolve().parent) or path
+        raise UsageError(f"--method: {place}: cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def param_sets() -> list[str]:
@@ -221,9 +223,9 @@ def parse_setting(setting: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise UsageError(f"--set: '{setting}': write key=value, for example --set omega=1")
     try:
-        return key.strip(), yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        raise UsageError(f"--set: '{setting}': the value cannot be read") from None
+        return key.strip(), parsed_yaml(text)
+    except UNREADABLE:
+        raise UsageError(f"--set: '{setting[:60]}': the value cannot be read") from None
 
 
 def by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

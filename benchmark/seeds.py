@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import torch
 
+from benchmark.errors import UsageError
+
 
 def derive(seed: int, purpose: str, *where: int) -> int:
     """A 63-bit seed for one purpose at one place (session, phase, step) of a run."""
@@ -29,6 +31,9 @@ def repeatable(threads: int | None) -> Iterator[None]:
 
     The number of threads decides how sums are split, hence their last bits.
     """
+    most = max(64, 4 * (os.cpu_count() or 1))
+    if threads is not None and threads > most:
+        raise UsageError(f"--threads: {threads}: this machine has {os.cpu_count()} cores, give at most {most}")
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     os.environ.setdefault(
         "CUBLAS_WORKSPACE_CONFIG", ":4096:8"

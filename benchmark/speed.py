@@ -270,7 +270,7 @@ def predictable(protocol: Protocol, budget: str) -> Protocol:
     """The protocol, if a prediction can be made for it."""
     if budget not in protocol.budgets:
         raise UsageError(f"unknown budget '{budget}' of {protocol.name}{suggest(budget, protocol.budgets)}")
-    if load_datasets()[protocol.dataset].train is None:
+    if load_datasets()[protocol.dataset].layout == "embedded":
         raise UsageError(f"the cost of {protocol.name} is not worth predicting: it runs in a minute")
     return protocol
 

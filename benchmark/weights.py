@@ -36,7 +36,24 @@ def read_weights(path: Path) -> State:
             state = state[wrapper]
     if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in state.items()):
         raise DataError(f"{path} does not hold weights: expected tensors by name")
+    for name, tensor in state.items():
+        odd = oddity(tensor)
+        if odd:
+            raise DataError(f"{path} does not hold weights: '{name}' is {odd}")
     return state
+
+
+def oddity(tensor: Tensor) -> str | None:
+    """What makes a tensor useless as a weight, in a word; none if nothing does."""
+    if tensor.is_meta:
+        return "empty (on the meta device)"
+    if tensor.layout != torch.strided:
+        return "sparse"
+    if tensor.is_quantized:
+        return "quantised"
+    if not tensor.is_floating_point():
+        return f"of type {str(tensor.dtype).removeprefix('torch.')}, not floating point"
+    return None if bool(torch.isfinite(tensor.float()).all()) else "not finite everywhere"
 
 
 def is_safetensors(path: Path) -> bool:
@@ -50,8 +67,10 @@ def _restricted(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise DataError(f"{path} is refused: it holds more than tensors ({reason})") from None
+        # torch goes on to say how to load it all the same: that is no advice of ours
+        asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f" (it asks for {asked.group(1)})" if asked else ""
+        raise DataError(f"{path} is refused: it holds more than tensors{what}") from None
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 - a broken file may raise anything

@@ -80,10 +80,12 @@ def test_run_report_and_json(bench, tmp_path):
     assert report.returncode == 0, report.stderr
     assert f"{figures['average_accuracy']:.2f} (1)" in report.stdout
     for suffix in ("md", "csv", "tex"):
-        assert (tmp_path / "results" / "tables" / f"own.{suffix}").stat().st_size > 100
-    assert (tmp_path / "results" / "index.html").stat().st_size > 10_000
+        assert (tmp_path / "results" / "report" / "tables" / f"own.{suffix}").stat().st_size > 100
+    assert (tmp_path / "results" / "report" / "index.html").stat().st_size > 10_000
+    assert not (tmp_path / "results" / "tables").exists()
     (row,) = json.loads(bench("list", "runs", "--json").stdout)["runs"]
-    assert set(row) == {"name", "protocol", "method", "seed", "group", "status", "metrics"}
+    assert set(row) == {"name", "protocol", "method", "seed", "group", "status", "own", "metrics"}
+    assert row["own"]
     assert (row["name"], row["status"]) == (f"digits-t2/fea/{Path(document['record']).stem}", "done")
     assert row["metrics"] == {key: figures[key] for key in row["metrics"]}
     shown = bench("show", row["name"]).stdout
@@ -137,9 +139,8 @@ BROKEN = "name: broken\nsessions: [6, 2\n"
         (["--budget", "long"], 2, "unknown budget 'long'"),
         (["--weights", "none.safetensors"], 3, "no weight file at none.safetensors"),
         (["--protocol", "tiny-t10"], 3, "`bench fetch vit-b16-dino` downloads them"),
-        (["--method", "mine.py:Mine"], 2, "mine.py cannot be imported: ZeroDivisionError"),
+        (["--method", "mine.py:Mine"], 2, "mine.py, line 2, in <module>: cannot be imported: ZeroDivisionError"),
         (["--metod", "fea"], 2, "No such option: --metod"),
-        (["--device", "nonsense"], 2, "--device: 'nonsense' is not usable here"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -148,7 +149,7 @@ def test_bad_input_is_one_sentence_and_the_documented_code(bench, tmp_path, word
     overlap = yaml.safe_load(DIGITS.read_text()) | {"name": "overlap", "sessions": [[0, 1, 5], [5, 6]]}
     (tmp_path / "overlap.yaml").write_text(yaml.safe_dump(overlap))
     (tmp_path / "file").write_text("regular")
-    (tmp_path / "mine.py").write_text("1 / 0")
+    (tmp_path / "mine.py").write_text("\n1 / 0")
     done = bench("run", *words)
     assert said in sentence(done)
     assert done.returncode == code
@@ -169,19 +170,21 @@ def test_a_committed_report_is_checked(bench, tmp_path):
     missing = bench("report", "--check")
     assert missing.returncode == 4
     assert "tables/own.md is missing" in missing.stdout
-    assert "run `bench report`" in missing.stderr
+    assert "run `bench report --published`" in missing.stderr
     assert not (results / "tables").exists()
-    assert bench("report").returncode == 0
+    assert bench("report", "--published").returncode == 0
+    save(results, "gm", "digits-t2", 2, folder="runs")
+    assert bench("report").returncode == 0  # a report with own runs goes elsewhere
     fine = bench("report", "--check")
-    assert (fine.returncode, fine.stdout) == (0, "results follows from the 2 records\n")
+    assert (fine.returncode, fine.stdout) == (0, "results follows from the 2 published records\n")
     save(results, "fea", "digits-t2", 2, fading(3, 50, 2))
-    (results / "runs" / "digits-t2" / "fea" / "foreign.json").write_text("[]")
+    (results / "published" / "digits-t2" / "fea" / "foreign.json").write_text("[]")
     moved = bench("report", "--check", "--json")
     assert moved.returncode == 4
     document = json.loads(moved.stdout)
     assert any(text.startswith("--- tables/own.md as it is") for text in document["stale"])
     assert document["files"] == []
-    assert "foreign.json is not a run record" in moved.stderr
+    assert "foreign.json is not a run record: it holds no keys" in moved.stderr
 
 
 def test_runs_can_be_found(bench, tmp_path):
@@ -207,7 +210,7 @@ def test_runs_can_be_found(bench, tmp_path):
     assert (document["status"], document["reason"]) == ("diverged", "term 'label' is nan")
     assert document["metrics"]["average_accuracy"] is None
     assert document["provenance"]["commit"] == "a" * 40
-    (found,) = [path for path in (results / "runs").rglob("*.json") if "cifar10-t2/gm" in path.as_posix()]
+    (found,) = [path for path in (results / "published").rglob("*.json") if "cifar10-t2/gm" in path.as_posix()]
     key = json.loads(found.read_text())["key"]
     for way in (key, str(found), f"./{found.relative_to(tmp_path)}", f"cifar10-t2/gm/{found.stem}"):
         assert bench("show", way, "--results", "elsewhere").stdout.startswith(f"cifar10-t2/gm/{found.stem}\n"), way
@@ -266,7 +269,7 @@ def test_method_of_the_documentation_runs_as_printed(bench, tmp_path):
         ("fetch cifar10 --source ftp://x", 2, "must begin with http:// or https://"),
         ("fetch cifar10 --source http://[x", 3, "could not be fetched"),
         ("fetch digits", 2, "nothing to fetch"),
-        ("fetch dinov2-s14-trunc11", 2, "give its file with --weights"),
+        ("fetch digits-vit", 2, "give its file with --weights"),
         ("run --protocol cifar10-t2 --backbone digits-vit", 2, "takes pictures of 1 channels"),
         ("run --backbone vit-b16-dino.yaml", 2, "the suite has a backbone 'vit-b16-dino', rename yours"),
         ("run --backbone own.yaml --weights own.yaml --protocol cifar10-t2", 3, "own.yaml is not a readable .pth file"),
@@ -274,7 +277,20 @@ def test_method_of_the_documentation_runs_as_printed(bench, tmp_path):
         ("speed --backbone resnet.yaml", 2, "backbone 'resnet'"),
         ("speed --backbone sizes.yaml", 2, "backbone 'sizes' cannot be built"),
         ("speed --backbone zero.yaml", 2, "std.0"),
+        ("run --threads 99999999", 2, "--threads: 99999999: this machine has"),
+        ("run --threads 20000", 2, "give at most"),
+        ("run --set omega=!!timestamp_x", 2, "the value cannot be read"),
+        ("run --set omega=!!bool_x", 2, "the value cannot be read"),
+        (f"run --set omega={'[' * 3000}", 2, "the value cannot be read"),
+        (f"run --set omega={'9' * 5000}", 2, "the value cannot be read"),
+        ("run --set omega=*a", 2, "the value cannot be read"),
+        ("run --device hpu", 2, "--device: 'hpu' is not usable here"),
+        ("run --device nonsense", 2, "--device: 'nonsense' is not usable here"),
+        ("run --protocol many.yaml", 2, "many.yaml: "),
+        ("run --protocol date.yaml", 2, "date.yaml: broken YAML: a value in it cannot be read"),
+        ("publish nothing", 2, "there are no records in results"),
     ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_other_commands_tell_bad_input_in_one_sentence(tmp_path, monkeypatch, capsys, words, code, said):
     """In this process, to be quick; nothing is written where the command was called."""
@@ -288,12 +304,123 @@ def test_other_commands_tell_bad_input_in_one_sentence(tmp_path, monkeypatch, ca
     }
     for name, content in files.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "many.yaml").write_text("".join(f"key{k}: {k}\n" for k in range(60_000)))
+    (tmp_path / "date.yaml").write_text("name: !!timestamp x\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("CNCD_DATA", raising=False)
-    monkeypatch.setattr(sys, "argv", ["bench", *words.split()])
+    monkeypatch.setattr(sys, "argv", ["bench", *(word.replace("_x", " x") for word in words.split())])
     assert cli.guarded() == code
     told = capsys.readouterr().err
     assert said in told
     assert len(told.splitlines()) <= 2
     assert "Traceback" not in told
+
+
+def test_a_mistake_in_a_method_is_told_with_file_and_line(tmp_path, monkeypatch, capsys):
+    """A typo in `losses`, in `end`, in `predict`, in a file beside it, and one that Python finds before it runs."""
+    (tmp_path / "helper.py").write_text("def help_me(x):\n    return x.nothing\n")
+    for number, (body, said) in enumerate(
+        [
+            (
+                "def losses(self, batch):\n        return {'x': self.blok(batch.a).sum()}",
+                "line 4, in losses: AttributeError",
+            ),
+            ("def end(self, s):\n        len(5)\n    def losses(self, b): return {}", "line 4, in end: TypeError"),
+            (
+                "def losses(self, b): return {}\n    def predict(self, t):\n        return t.cls @ t.cls",
+                "in predict: RuntimeError",
+            ),
+            (
+                "def losses(self, b): return {}\n    def end(self, s): help_me(s)",
+                "helper.py, line 2, in help_me: Attribute",
+            ),
+            ("def losses(self, b) return {}", "line 3: cannot be imported: SyntaxError"),
+        ]
+    ):
+        path = tmp_path / f"mine{number}.py"
+        path.write_text(
+            f"from helper import help_me; from methods.base import Method\nclass Mine(Method):\n    {body}\n"
+        )
+        words = ["bench", "run", "--method", f"{path}:Mine", "--views", "2", "--out", str(tmp_path / "out"), *QUICK]
+        monkeypatch.setattr(sys, "argv", words)
+        assert cli.guarded() == 2
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert said in told, told
+        assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("torch.zeros(n, dtype=torch.bool)", "whole numbers, not bool"),
+        ("torch.zeros(n, dtype=torch.complex64)", "whole numbers, not complex64"),
+        ("torch.zeros(n)", "whole numbers, not float32"),
+        ("[0] * n", "a tensor, not list"),
+        ("None", "a tensor, not NoneType"),
+        ("torch.zeros(n, dtype=torch.long).numpy()", "a tensor, not ndarray"),
+        ("torch.tensor(0)", "numbers, not shape ()"),
+        ("torch.zeros(n, dtype=torch.long, device='meta')", "whole numbers, not meta"),
+        ("torch.zeros(n, dtype=torch.long).to_sparse()", "whole numbers, not int64"),
+        ("torch.full((n,), -1)", "for each image, not -1"),
+    ],
+)
+def test_predictions_that_are_no_rows_are_told(tmp_path, monkeypatch, capsys, rows, said):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom methods.base import Method\nclass Mine(Method):\n    def losses(self, batch): return {}\n"
+        f"    def predict(self, tokens):\n        n = len(tokens)\n        return {rows}\n"
+    )
+    words = ["bench", "run", "--method", f"{tmp_path / 'mine.py'}:Mine", "--views", "2", "--out", str(tmp_path), *QUICK]
+    monkeypatch.setattr(sys, "argv", words)
+    assert cli.guarded() == 2
+    assert said in capsys.readouterr().err
+
+
+def test_publish_moves_what_anybody_could_make_again(tmp_path, monkeypatch, capsys):
+    """Complete, of a clean commit in HEAD's history, with registered data and weights; else what is missing is told."""
+    root = tmp_path / "checkout"
+    results = root / "results"
+
+    def git(*words: str) -> str:
+        named = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(named, check=True, capture_output=True, text=True).stdout.strip()
+
+    root.mkdir()
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    head = git("rev-parse", "HEAD")
+
+    def publish(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["bench", "publish", "--results", str(results), *words])
+        code = cli.guarded()
+        told = capsys.readouterr()
+        return code, told.err if code else told.out
+
+    save(results, "fea", "digits-t2", 0, folder="runs", commit=head)
+    save(results, "gm", "digits-t2", 0, folder="runs", commit=head)
+    for method, options, said in (
+        ("frost", {"commit": head, "dirty": True}, "uncommitted changes"),
+        ("simgcd", {"commit": "b" * 40}, "is not in the history of HEAD"),
+        ("autonovel", {"commit": None}, "run from a checkout"),
+        ("kmeans", {"commit": head, "status": "diverged", "reason": "x"}, "it is diverged, not done"),
+        ("mine", {"commit": head}, "put it into methods/ first"),
+    ):
+        save(results, method, "digits-t2", 0, folder="runs", **options)
+        code, told = publish(f"digits-t2/{method}")
+        assert (code, said in told) == (2, True), told
+    save(results, "fea", "cifar10-t2", 0, folder="runs", commit=head, images=((30, 30), (9, 9)))
+    save(results, "fea", "cifar10-t2", 1, folder="runs", commit=head, changed={"backbone": "small"})
+    assert "is not the complete cifar10" in publish("cifar10-t2/fea/seed0")[1]
+    monkeypatch.setattr("benchmark.publish.is_registered", lambda *_: False)
+    assert "weights are not those the suite knows for backbone 'small'" in publish("cifar10-t2/fea/seed1")[1]
+    monkeypatch.setattr("benchmark.publish.is_registered", lambda *_: True)
+    code, told = publish("digits-t2/fea", "digits-t2/frost")
+    assert code == 2  # all or none
+    assert [*(results / "published").rglob("*.json")] == []
+    code, told = publish("digits-t2/fea", "digits-t2/gm")
+    assert code == 0
+    moved = [*map(Path, told.splitlines())]
+    assert [path.parent.name for path in moved] == ["fea", "gm"]
+    assert all(path.is_file() and "published" in path.parts for path in moved)
+    assert not [*(results / "runs" / "digits-t2" / "fea").rglob("*.json")]
+    assert publish("digits-t2/fea")[0] == 2  # no own run of that name is left
