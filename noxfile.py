@@ -48,7 +48,7 @@ def page(session: nox.Session) -> None:
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Committed tables, figures and page follow from the committed records."""
+    """Committed tables, figures and page follow from the published records."""
     session.run("bench", "report", "--check")
 
 
@@ -74,14 +74,14 @@ def faults(session: nox.Session) -> None:
 
 @nox.session
 def real(session: nox.Session) -> None:
-    """Real images: `nox -s real -- DATA WEIGHTS`, CIFAR-10 and Tiny-ImageNet (or parts of them) and a ViT-S/14's file.
+    """Real images: `nox -s real -- DATA BACKBONE WEIGHTS`, CIFAR-10 and Tiny-ImageNet or parts of them.
 
-    Runs FEA on both with dinov2-s14-trunc11, views 2, budget quick; then FRoST, which must find everything computed.
+    Runs FEA on both, views 2, budget quick; then FRoST, which must find everything computed.
     """
-    if len(session.posargs) != 2:
-        session.error("give the data folder and the weights: nox -s real -- DATA WEIGHTS")
-    data, weights = session.posargs
-    given = ("--backbone", "dinov2-s14-trunc11", "--weights", weights, "--data-dir", data, "--views", "2")
+    if len(session.posargs) != 3:
+        session.error("give the data folder, a backbone and its weights: nox -s real -- DATA BACKBONE WEIGHTS")
+    data, backbone, weights = session.posargs
+    given = ("--backbone", backbone, "--weights", weights, "--data-dir", data, "--views", "2")
     folder = session.create_tmp()
     for protocol in ("cifar10-t2", "tiny-t10"):
         for method in ("fea", "frost"):

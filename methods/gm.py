@@ -71,7 +71,7 @@ class GM(Method):
         if phase.name == "merge":
             h = self.clean_features(session)
             scores = self.cluster(h)
-            self.believed_index = torch.cat([part.index for part in session.clean()])
+            self.believed_index = session.index
             self.believed_row = session.known + scores.argmax(dim=1)
             dense = densest(scores, self.params.neighbours, self.params.keep)
             self.chosen.add(self.believed_index, h, self.believed_row, self.params.exemplars, dense)
@@ -118,7 +118,7 @@ class GM(Method):
 
     def end(self, session: Unlabelled | Labelled) -> None:
         if isinstance(session, Labelled):
-            index = torch.cat([part.index for part in session.clean()])
+            index = session.index
             self.exemplars.add(index, self.clean_features(session), session.labels, self.params.exemplars)
         else:
             self.exemplars.take(self.chosen)

@@ -80,7 +80,7 @@ class SimGCD(Method):
     def end(self, session: Unlabelled | Labelled) -> None:
         h = self.clean_features(session)
         rows = self.believed_rows(session, h, lambda h: self.head(h)[:, session.new_rows])
-        self.exemplars.add(torch.cat([part.index for part in session.clean()]), h, rows, self.params.exemplars)
+        self.exemplars.add(session.index, h, rows, self.params.exemplars)
 
     def memory(self) -> tuple[Tensor, Tensor]:
         return self.exemplars.index, self.exemplars.row

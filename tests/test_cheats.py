@@ -36,7 +36,6 @@ REFUSED = {
     "place_of_test_image": ("PlaceOfTestImage", "a prediction must depend on its own image alone"),
     "neighbours": ("Neighbours", "a prediction must depend on its own image alone"),
     "batch_statistics": ("BatchStatistics", "a prediction must depend on its own image alone"),
-    "call_counter": ("CallCounter", "a prediction must depend on its own image alone"),
     "keeps_in_class": ("KeepsInClass", "keeps a tensor in 'KeepsInClass.seen[0]'"),
     "other_sessions": ("OtherSessions", "which is neither of this session nor in its memory"),
     "keeps_session": ("KeepsSession", "keeps a tensor in 'before.index', outside its parameters and buffers"),

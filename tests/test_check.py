@@ -113,8 +113,8 @@ def test_the_digest_sees_counts_and_losses_and_not_diagnostics(short_run):
         return digest(record.model_copy(update={"sessions": (*record.sessions[:-1], last.model_copy(update=update))}))
 
     terms = phase.terms | {"replay": [*phase.terms["replay"][:-1], 0.123]}
-    i, j, n = last.counts[0]
-    assert changed(counts=((i, j, n + 1), *last.counts[1:])) != digest(record)
+    more = last.counts.model_copy(update={"images": [last.counts.images[0] + 1, *last.counts.images[1:]]})
+    assert changed(counts=more) != digest(record)
     assert changed(phases=(phase.model_copy(update={"terms": terms}),)) != digest(record)
     assert changed(phases=(phase.model_copy(update={"diagnostics": {}}),)) == digest(record)
 

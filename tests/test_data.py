@@ -1,5 +1,6 @@
 """Datasets: the same images are the same data, whatever files they came in; damaged or hostile files are refused."""
 
+import hashlib
 import pickle
 import shutil
 from pathlib import Path
@@ -42,14 +43,20 @@ def test_folders_of_any_format_and_archives_are_the_same_data(tmp_path):
     }
     reference = opened["png"]
     assert reference.names == NAMES
-    assert reference.counts == {"train": [TRAIN] * 10, "test": [TEST] * 10}
+    assert {split: np.bincount(reference.labels[split]).tolist() for split in ("train", "test")} == {
+        "train": [TRAIN] * 10,
+        "test": [TEST] * 10,
+    }
     for name, found in opened.items():
         assert found.digest == reference.digest, name
         assert found.names == NAMES
         for split in ("train", "test"):
             assert np.array_equal(found.images[split], reference.images[split])
+            assert np.array_equal(found.labels[split], reference.labels[split])
+            digests = [hashlib.sha256(image.tobytes()).digest() for image in found.images[split]]
+            assert digests == sorted(digests)  # the order says nothing about labels
     for label in (0, 7):
-        ours = {image.tobytes() for image in reference.images["train"][reference.labels("train") == label]}
+        ours = {image.tobytes() for image in reference.images["train"][reference.labels["train"] == label]}
         assert ours == {picture.tobytes() for picture in pictures(label, "train")}
 
 
@@ -78,16 +85,21 @@ def test_images_are_decoded_once_and_again_after_a_change(tmp_path, monkeypatch)
     assert len(open_dataset("cifar10", root).train) == len(first.train) - 1
 
 
-def test_a_damaged_store_is_made_anew(tmp_path):
+def test_a_damaged_store_is_made_anew(tmp_path, caplog):
     root = write_folders(tmp_path / "cifar10")
     first = open_dataset("cifar10", root)
     (store,) = (tmp_path / "cache" / "pixels").glob("cifar10-*")
-    content = (store / "train.npy").read_bytes()
-    (store / "train.npy").write_bytes(content[: len(content) // 2])
+    image, label = store / "train-images.npy", store / "test-labels.npy"
+    contents = {path: path.read_bytes() for path in (image, label)}
+    image.write_bytes(contents[image][: len(contents[image]) // 2])
+    assert open_dataset("cifar10", root).digest == first.digest
+    label.write_bytes(contents[label][:-8] + bytes(8))  # as long as before, with another label
     again = open_dataset("cifar10", root)
-    assert again.digest == first.digest
-    assert (store / "train.npy").read_bytes() == content
-    assert [path.name for path in store.parent.iterdir() if path.is_dir()] == [store.name]
+    assert (again.digest, again.test.labels.tolist()) == (first.digest, first.test.labels.tolist())
+    assert {path: path.read_bytes() for path in (image, label)} == contents
+    folders = sorted(path.name for path in store.parent.iterdir() if path.is_dir())
+    assert folders == [store.name, f"{store.name}.damaged", f"{store.name}.damaged2"]
+    assert caplog.text.count("is damaged: moved aside") == 2
 
 
 def test_data_dir_is_the_folder_or_its_parent_or_comes_from_the_environment(tmp_path, monkeypatch):
@@ -176,7 +188,7 @@ def test_tiny_imagenet_in_its_official_layout(tmp_path):
     found = open_dataset("tiny-imagenet", tmp_path)
     assert found.classes == tuple(sorted(found.classes))
     assert len(found.classes) == 200
-    assert found.counts == {"train": [2, 2], "test": [1, 1]}
+    assert found.counts == {"train": (2, 2), "test": (1, 1)}
     grey = found.train.images[found.train.labels == 7]
     assert (grey[..., 0] == grey[..., 1]).all()
     # val by val_annotations.txt: the picture of class 3 is the one drawn for it
@@ -251,13 +263,13 @@ def test_fewer_images_make_a_reduced_group_and_other_data_another_run(tmp_path, 
     root = write_folders(tmp_path / "cifar10")
     options = {"protocol": "cifar10-t2", "backbone": str(description), "weights": weights, "views": 2}
     reduced = ask("fea", data_dir=root, **options)
-    assert reduced.changed["reduced"] == "8+4 images a class"
+    assert reduced.changed["reduced"] == "8+4 images per class"
     (root / "train" / "cat" / "0000.png").unlink()
     other = ask("fea", data_dir=root, **options)
-    assert other.changed["reduced"] == "7-8+4 images a class"
+    assert other.changed["reduced"] == "7-8+4 images per class"
     assert other.question.key != reduced.question.key
     whole = {"cifar10": CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})}
-    monkeypatch.setattr("benchmark.request.load_datasets", lambda: load_datasets() | whole)
+    monkeypatch.setattr("benchmark.reference.load_datasets", lambda: load_datasets() | whole)
     complete = ask("fea", data_dir=write_folders(tmp_path / "whole" / "cifar10"), **options)
     assert "reduced" not in complete.changed
     assert complete.question.key == reduced.question.key  # the same images from another place

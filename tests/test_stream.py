@@ -12,6 +12,7 @@ from benchmark.data import digits, digits_holdout, open_dataset
 from benchmark.engine import phase_epochs
 from benchmark.errors import DataError
 from benchmark.feed import NovelFeed, drawn_order, drawn_views
+from benchmark.pixels import image_digests
 from benchmark.seeds import derive, generator
 from benchmark.views import CLEAN, render_digits
 from methods.base import Phase
@@ -27,7 +28,7 @@ def test_digits_split_is_fixed_and_disjoint():
     assert not pictures[0] & pictures[1]
 
 
-DIGEST = "b4f135ebfddb842a"
+DIGEST = "62850eb95944ee57"
 
 
 def test_holdout_has_no_test_image_and_no_novel_digit():
@@ -46,10 +47,20 @@ def test_data_that_cannot_be_read_is_named():
 
 def test_sessions_cover_all_training_images_once(setting):
     stream = setting.stream
-    assert sorted(stream.position.tolist()) == list(range(len(setting.dataset.train)))
-    for number, classes in enumerate(stream.sessions):
-        labels = setting.dataset.train.labels[stream.position[stream.ids(number).numpy()]]
-        assert set(labels.tolist()) == set(classes)
+    ids = [stream.ids(number) for number in range(3)]
+    assert sorted(torch.cat(ids).tolist()) == list(range(len(setting.dataset.train)))
+    for own, classes in zip(ids, stream.sessions, strict=True):
+        assert set(setting.dataset.train.labels[own.numpy()].tolist()) == set(classes)
+        assert own.tolist() == sorted(own.tolist())  # the order of the pixels' digests, over the whole split
+    assert len(stream.test_ids(6)) == 360
+    assert set(setting.dataset.test.labels[stream.test_ids(8).numpy()].tolist()) == set(range(8))
+
+
+def test_images_are_in_the_order_of_their_digests():
+    for data in (digits(), digits_holdout()):
+        for split in (data.train, data.test):
+            digests = image_digests(split.images)
+            assert digests == sorted(digests)
 
 
 def test_a_view_depends_on_image_and_view_alone():
@@ -104,7 +115,7 @@ def test_phases_share_all_epochs(shares, epochs):
 
 
 def test_exemplars_come_with_their_rows_and_lengthen_the_epoch(setting):
-    ids, rows = torch.arange(40), torch.arange(40) % 6
+    ids, rows = setting.stream.ids(0)[:40], torch.arange(40) % 6
     phase = Phase(novel=0.5, memory=0.5, pool="session+memory")
     feed = NovelFeed(setting, 1, 0, phase, 10, (ids, rows))
     batch = feed.batch(0, 0)
@@ -114,7 +125,7 @@ def test_exemplars_come_with_their_rows_and_lengthen_the_epoch(setting):
     assert len(batch.memory.a) == len(batch.memory.b) == len(batch.memory.row) == 32
     chosen = feed._memory[:32]
     assert torch.equal(batch.memory.row, rows[chosen])
-    expected = setting.source.get(setting.position(ids[chosen]), feed._memory_views[1][:32])
+    expected = setting.source.get(ids[chosen], feed._memory_views[1][:32])
     assert torch.equal(batch.memory.b.rest, expected.rest)
 
 

@@ -1,6 +1,7 @@
 """Weight files: the same weights have one identity whatever file they come in, and a file is never executed."""
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from timm.layers import resample_abs_pos_embed
 
 from benchmark.backbone import build_vit, open_backbone, takes_class_token_path
 from benchmark.errors import DataError
+from benchmark.files import file_digest
 from benchmark.protocol import load_backbone, load_backbones
+from benchmark.reference import is_registered
 from benchmark.request import ask, weights_identity
 from benchmark.weights import fitted, read_weights, tensor_digest
 
@@ -33,7 +36,7 @@ def test_the_same_weights_have_one_digest_in_any_file(files):
     spec, paths = files
     identities = {weights_identity(spec, path, given=True) for path in paths}
     assert len(identities) == 1
-    assert identities.pop() == (tensor_digest(small_transformer().state_dict()), False)
+    assert identities == {tensor_digest(small_transformer().state_dict())}
 
 
 def test_a_changed_number_name_or_type_changes_the_digest():
@@ -51,8 +54,15 @@ def test_a_changed_number_name_or_type_changes_the_digest():
 
 def test_registered_weights_are_the_reference_and_others_a_group_of_their_own(files, monkeypatch):
     spec, paths = files
-    own = spec.model_copy(update={"tensors": tensor_digest(small_transformer().state_dict())})
-    assert weights_identity(own, paths[0], given=True)[1]
+    tensors = tensor_digest(small_transformer().state_dict())
+    by_tensors = spec.model_copy(update={"tensors": tensors})
+    assert {weights_identity(by_tensors, path, given=True) for path in paths} == {by_tensors.identity}
+    by_file = spec.model_copy(update={"sha256": file_digest(paths[0])})
+    assert weights_identity(by_file, paths[0], given=True) == by_file.identity == by_file.sha256
+    assert weights_identity(by_file, paths[1], given=True) == tensors  # another file is another matter
+    assert is_registered("digits-vit", load_backbone("digits-vit").sha256)
+    assert not is_registered("digits-vit", tensors)
+    assert not is_registered("nobody", tensors)
     request = ask("fea", weights=Path("protocols/weights/digits-vit.safetensors"))
     assert request.changed == {}  # the package's own file, named
 
@@ -68,11 +78,34 @@ class Evil:
 def test_an_evil_pth_is_refused_before_it_acts(tmp_path):
     mark, path = tmp_path / "mark", tmp_path / "evil.pth"
     torch.save({"cls_token": Evil(mark)}, path)
-    with pytest.raises(DataError, match="holds more than tensors"):
+    with pytest.raises(DataError, match="holds more than tensors") as told:
         read_weights(path)
     assert not mark.exists()
+    assert not re.search(
+        "weights_only|allowlist|trust|safe_globals", str(told.value)
+    )  # no advice to load it all the same
     torch.load(path, weights_only=False)
     assert mark.exists()  # so the file was evil
+
+
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "'odd' is sparse"),
+        (lambda: torch.empty(3, device="meta"), "'odd' is empty"),
+        (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "'odd' is quantised"),
+        (lambda: torch.tensor([1.0, float("nan")]), "'odd' is not finite everywhere"),
+        (lambda: torch.ones(3, dtype=torch.int8), "'odd' is of type int8"),
+        (lambda: torch.ones(3, dtype=torch.complex64), "'odd' is of type complex64"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_that_are_no_weights_are_told(tmp_path, tensor, said):
+    path = tmp_path / "odd.pth"
+    torch.save({"fine": torch.ones(2), "odd": tensor()}, path)
+    with pytest.raises(DataError, match=rf"does not hold weights: {said}|more than tensors"):
+        read_weights(path)
 
 
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
