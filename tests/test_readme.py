@@ -43,10 +43,6 @@ def test_a_run_leaves_published_results_and_git_status_alone(tmp_path):
         call("docs/digits_t2.py")
         call("docs/params_table.py")
         assert "FEA (own)" in call("-m", "benchmark.cli", "report")
-        status = subprocess.run(
-            ["git", "status", "--porcelain"], cwd=checkout, capture_output=True, text=True, check=True
-        )
-        assert status.stdout == ""
+        assert git(checkout, "status", "--porcelain") == ""
     (record,) = (checkout / "results" / "runs").rglob("*.json")
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True).stdout
-    assert f'"commit": "{head.strip()}", "dirty": false' in record.read_text()
+    assert f'"commit": "{git(checkout, "rev-parse", "HEAD").strip()}", "dirty": false' in record.read_text()

@@ -26,13 +26,16 @@ def reach(thing, seen, depth=12):
 
 class Attributes(Cheat):
     def guess(self, session, index, h):
+        below = [*reach([session, session.clean, session.recall, self.block, self.head, self.params], {})]
+        asked = index.tolist()
+        maps = [thing for thing in below if isinstance(thing, dict) and asked[0] in thing and asked[-1] in thing]
+        places = [index, torch.arange(len(index))]
+        places += [torch.tensor([found[number] for number in asked]) for found in maps]
         guesses = [torch.zeros(len(index), dtype=torch.long)]
-        for thing in reach([session, session.clean, session.recall, self.block, self.head, self.params], {}):
+        for thing in below:
             if isinstance(thing, Tensor | np.ndarray):
                 array = torch.as_tensor(np.asarray(thing.detach() if isinstance(thing, Tensor) else thing))
-                if array.ndim == 1 and not array.is_floating_point() and len(array) > int(index.max()):
-                    guesses.append(array[index].unique(return_inverse=True)[1])
-                if array.ndim == 1 and len(array) == len(index) and not array.is_floating_point():
-                    guesses.append(array.unique(return_inverse=True)[1])
-        fitting = [rows for rows in guesses if int(rows.max()) < session.new]
-        return tightest(fitting, h, session.new)
+                if array.ndim == 1 and not array.is_floating_point():
+                    fitting = [place for place in places if int(place.max()) < len(array)]
+                    guesses += [array[place].unique(return_inverse=True)[1] for place in fitting]
+        return tightest([rows for rows in guesses if int(rows.max()) < session.new], h, session.new)
