@@ -70,22 +70,21 @@ def _of_data(record: RunRecord) -> Iterator[str]:
     data, spec = record.question.data, load_datasets()[record.protocol.dataset]
     told = {"train": list(data.train), "test": list(data.test)}
     spans = {"train": spec.span("train"), "test": spec.span("test")}
-    if any(most > spans[split][1] or least < 1 for split, (least, most) in told.items()):
-        yield f"it tells of more images than {spec.title} has"
+    if any(most > spans[split][1] or not 1 <= least <= most for split, (least, most) in told.items()):
+        yield f"its numbers of images per class cannot be those of {spec.title}"
     if spec.pixels == data.digest and told != spans:
         yield f"its data digest is that of {spec.title}, its numbers of images are not"
     if spec.layout == "embedded" and spec.pixels != data.digest:
         yield f"its data digest is not that of {spec.title}"
-    first = None
+    before = None
     for number, (session, counts) in enumerate(zip(record.sessions, record.counts(), strict=True)):
         images = counts.sum(axis=1)
         if images.min() < told["test"][0] or images.max() > told["test"][1]:
             odd = _odd(images, told["test"])
             yield f"after session {number} a class has {odd} test images, its data has {_text(told['test'])}"
-        first = images if first is None else first
-        if not np.array_equal(images[: len(first)], first):
+        if before is not None and not np.array_equal(images[: len(before)], before):
             yield f"after session {number} classes have other numbers of test images than before"
-        first = images
+        before = images
         size = len(counts)
         seen = session.train_counts.dense(size).sum(axis=1)
         new = len(session.classes)
@@ -126,8 +125,10 @@ def _of_budget(record: RunRecord) -> Iterator[str]:
     budget, question = record.question.budget, record.question
     versions = suite_methods().get(question.method, {})
     suite = versions.get(question.method_version) if question.method_source is None else None
+    met = 0
     for number, session in enumerate(record.sessions):
         images = sum(session.train_counts.images)
+        met += images
         names = ("base",) if number == 0 else None if suite is None else suite.phases
         if names is not None and tuple(phase.name for phase in session.phases) != names:
             yield f"session {number} has other phases than '{question.method}'"
@@ -135,12 +136,13 @@ def _of_budget(record: RunRecord) -> Iterator[str]:
         if session.phases and sum(phase.epochs for phase in session.phases) != epochs:
             yield f"session {number} has other epochs than its budget ({epochs})"
         for phase in session.phases:
-            yield from _of_phase(record, number, phase, images, budget["batch"])
+            yield from _of_phase(number, phase, images, met, budget["batch"])
             yield from _of_curves(phase, number)
 
 
-def _of_phase(record: RunRecord, number: int, phase: PhaseLog, images: int, batch: int) -> Iterator[str]:
-    most = images + record.stored.images if phase.memory else images
+def _of_phase(number: int, phase: PhaseLog, images: int, met: int, batch: int) -> Iterator[str]:
+    """Steps of an epoch: of the session's images, or of all images met so far if there are exemplars among them."""
+    most = met if phase.memory else images
     if number == 0 and phase.images != min(batch, images):
         yield f"session 0 takes {phase.images} images per step, its budget {min(batch, images)}"
     if not 1 <= phase.images <= images:

@@ -49,6 +49,8 @@ CHUNK = 64
 WORKERS = 4
 """Processes that draw pictures, at most; none for a few pictures."""
 FEW = 1024
+ROUNDS = 3
+"""How often files are made again that are damaged when they are read back."""
 SPARE_BYTES = 200_000_000
 """Room on the disk that a bank leaves to others."""
 
@@ -149,6 +151,9 @@ class Bank:
     def path(self, piece: Piece) -> Path:
         return self.folder / piece.name
 
+    def lock_path(self, piece: Piece) -> Path:
+        return make_folder(self.folder / "locks") / f"{piece.name.replace('/', '-')}.lock"
+
     def header(self, piece: Piece) -> bytes:
         told = {
             "magic": "cncd-bank",
@@ -190,6 +195,8 @@ class Bank:
                     if payload_digest(file, size) != file.read():
                         return False
                     checked.remember(path)
+        except FileNotFoundError:  # another run has moved it aside: it will be made again
+            return False
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from None
         return True
@@ -270,7 +277,7 @@ class Claims(Sampler[Chunk]):
 
     def __iter__(self) -> Iterator[Chunk]:
         for piece in self.wanted:
-            lock = filelock.FileLock(self._lock_path(piece))
+            lock = filelock.FileLock(self.bank.lock_path(piece))
             try:
                 lock.acquire(timeout=0)
             except filelock.Timeout:
@@ -284,14 +291,11 @@ class Claims(Sampler[Chunk]):
             for start in range(0, total, CHUNK):
                 yield Chunk(piece, start, min(start + CHUNK, total))
 
-    def _lock_path(self, piece: Piece) -> Path:
-        return make_folder(self.bank.folder / "locks") / f"{piece.name.replace('/', '-')}.lock"
-
     def finish(self, piece: Piece) -> None:
         self.parts.pop(piece).finish()
         lock = self.locks.pop(piece)
         # whoever still waits for this lock finds the finished file, so the lock's own file may go
-        self._lock_path(piece).unlink(missing_ok=True)
+        self.bank.lock_path(piece).unlink(missing_ok=True)
         lock.release()
 
     def give_up(self) -> None:
@@ -341,14 +345,17 @@ class Builder:
     def build_sound(self, pieces: list[Piece]) -> None:
         """Make all of these files exist and be what was written; damaged ones are moved aside and made again."""
         checked = Checked(self.bank.folder)
-        while True:
+        for _ in range(ROUNDS):
             self.build(pieces)
             damaged = [piece for piece in pieces if not self.bank.is_sound(piece, checked)]
             checked.save()
             if not damaged:
                 return
             for piece in damaged:
-                move_aside(self.bank.path(piece), "its tokens are computed again")
+                with filelock.FileLock(self.bank.lock_path(piece)):  # another run may have made it good meanwhile
+                    if self.bank.path(piece).exists() and not self.bank.is_sound(piece, checked):
+                        move_aside(self.bank.path(piece), "its tokens are computed again")
+        raise DataError(f"{self.bank.path(damaged[0])} is damaged each time it was written: is the disk sound?")
 
     def _pass(self, missing: list[Piece]) -> None:
         """Build every file that can be claimed; never waits, so that two builders cannot wait for each other."""

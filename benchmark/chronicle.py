@@ -1,7 +1,7 @@
 """What is written down of a run while it goes on: the record after every session, and what `--keep` asks for."""
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -44,13 +44,14 @@ class Chronicle:
     commit: tuple[str | None, bool | None]
     base: Progress
     base_cached: bool = False
+    stored: Stored = field(default_factory=Stored)
+    """What the method held when the last session ended."""
 
     def write(
         self,
         status: Literal["done", "partial", "diverged"],
         progress: Progress,
         *,
-        stored: Stored | None = None,
         reason: str | None = None,
     ) -> RunRecord:
         """The record as it stands, whole, in one stroke."""
@@ -81,7 +82,7 @@ class Chronicle:
             reason=reason,
             question=question,
             own=setting.request.own,
-            stored=stored or Stored(),
+            stored=self.stored,
             sessions=tuple(self.results),
             provenance=told,
         )

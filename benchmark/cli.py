@@ -195,7 +195,7 @@ def list_(
     seed: Annotated[int | None, typer.Option(help="Runs with this seed only.")] = None,
     status: Annotated[str | None, typer.Option(help="done, partial or diverged runs only.")] = None,
     group: Annotated[str | None, typer.Option(help="Runs whose group contains this text only.")] = None,
-    results: Annotated[Path, typer.Option(help="Folder that holds runs/.")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Folder that holds published/ and runs/.")] = Path("results"),
     as_json: JsonFlag = False,
 ) -> None:
     """List what there is."""
@@ -239,7 +239,7 @@ def list_runs(results: Path, wanted: dict[str, str], *, as_json: bool) -> None:
 @app.command()
 def show(
     run: Annotated[str, typer.Argument(help="Name, file or key of a run; a part will do if no other run shares it.")],
-    results: Annotated[Path, typer.Option(help="Folder that holds runs/.")] = Path("results"),
+    results: Annotated[Path, typer.Option(help="Folder that holds published/ and runs/.")] = Path("results"),
     as_json: JsonFlag = False,
 ) -> None:
     """Show one run: its figures, accuracy by session, assignment, command and provenance."""

@@ -30,15 +30,16 @@ from benchmark.descent import Course, fit
 from benchmark.errors import DivergedError, LockedError, UsageError, naming_own_lines
 from benchmark.feed import NovelFeed
 from benchmark.files import cache_folder, make_folder
-from benchmark.inspection import checked_rows, counted, refuse_strays, refuse_unsaved, refuse_unsteady
+from benchmark.inspection import checked_rows, class_values, counted, refuse_strays, refuse_unsaved, refuse_unsteady
 from benchmark.intact import move_aside
 from benchmark.progress import Display, Stop
-from benchmark.record import DamagedRecordError, Question, RunRecord, SessionResult, read_record, record_path
+from benchmark.record import OWN, DamagedRecordError, Question, RunRecord, read_record, record_path
 from benchmark.request import Request
 from benchmark.seeds import repeatable
 from benchmark.setting import Setting, open_setting, pick_device
 from benchmark.stream import CHUNK, Unlabelled
 from benchmark.tokens import TokenSource, clean_tokens
+from methods import imported_from
 from methods.base import Method, Phase
 
 
@@ -148,6 +149,7 @@ def rebuilt(method: Method, setting: Setting, progress: Progress, state: dict[st
         last = len(method.phases()) - 1 if number < progress.session or progress.ended else progress.phase
         for phase in range(last + 1):
             begin(method, setting, session, phase)
+        session.close()  # sizes are all that may be used of it
     restore(method, state)
 
 
@@ -175,7 +177,7 @@ def run(
     make_folder(path.parent)
     kept = kept_folder(path, out) if keep else None
     shown = display or Display(quiet=True)
-    finished = answered(path, question, kept, shown, threads)
+    finished = answered(readable_record(path), path, question, kept, shown, threads)
     if finished is not None:
         return finished
     work = make_folder(out / "work" / question.key)
@@ -184,7 +186,7 @@ def run(
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
     with lock, repeatable(threads), shown:
-        finished = answered(path, question, kept, shown, threads)
+        finished = answered(sound_record(path), path, question, kept, shown, threads)
         if finished is not None:
             return finished
         setting = open_setting(request, pick_device(device), shown, stop or Stop())
@@ -193,10 +195,14 @@ def run(
 
 
 def answered(
-    path: Path, question: Question, kept: Path | None, display: Display, threads: int | None
+    record: RunRecord | None,
+    path: Path,
+    question: Question,
+    kept: Path | None,
+    display: Display,
+    threads: int | None,
 ) -> RunRecord | None:
-    """The record of a finished run; one that diverged fails again, at once. A damaged record is moved aside."""
-    record = sound_record(path)
+    """The record of a finished run; one that diverged fails again, at once."""
     if record is None or record.status == "partial":
         return None
     if record.key != question.key:
@@ -218,20 +224,25 @@ def answered(
     return record
 
 
-def sound_record(path: Path) -> RunRecord | None:
+def readable_record(path: Path) -> RunRecord | None:
     """The record in a file, if there is one and it says what was written."""
-    if not path.exists():
-        return None
     try:
-        return read_record(path)
+        return read_record(path) if path.exists() else None
     except DamagedRecordError:
-        move_aside(path, "the run is done again")
         return None
+
+
+def sound_record(path: Path) -> RunRecord | None:
+    """The same for whoever holds the run's lock: a damaged record is moved aside."""
+    record = readable_record(path)
+    if record is None and path.exists():
+        move_aside(path, "the run is done again")
+    return record
 
 
 def kept_folder(path: Path, out: Path) -> Path:
-    """Where `--keep` puts predictions and weights: beside runs/, under the record's own name."""
-    return out / "kept" / path.relative_to(out / "runs").with_suffix("")
+    """Where `--keep` puts predictions and weights: beside the own records, under the record's name."""
+    return out / "kept" / path.relative_to(out / OWN).with_suffix("")
 
 
 def train(setting: Setting, out: Path, work: Path, cache: Path, kept: Path | None) -> RunRecord:
@@ -254,11 +265,12 @@ def sessions(
     loaded = save.load(lambda progress: progress.is_within(total))
     base, chronicle.base, chronicle.base_cached = base_session(setting, cache)
     method = built(setting, base)
-    progress.threads, imported = torch.get_num_threads(), request.method.imported()
+    progress.threads, imported = torch.get_num_threads(), imported_before(request)
     momentum = {} if loaded is None else taken_up(loaded, method, setting, chronicle, progress)
     if progress.attempts and kept is not None and not (kept / "session0.npz").exists():
         raise UsageError(f"this run was begun without --keep: remove {work} to start over with it")
     progress.attempts += 1
+    in_classes = class_values(method)
     for number in range(progress.session + progress.ended, total):
         session = setting.session(number, torch.tensor(progress.held, dtype=torch.long))
         if number != progress.session:
@@ -275,7 +287,7 @@ def sessions(
         refuse_strays(method)
         progress.held = remembered(method, setting, number, progress.held)[0].tolist()
         judged = rebuilt_copy(method, setting, base, progress)
-        refuse_unsaved(method, judged)
+        refuse_unsaved(method, judged, in_classes)
         predictions = evaluate(judged, rebuilt_copy(method, setting, base, progress), setting, number)
         if kept is not None:
             keep_predictions(make_folder(kept) / f"session{number}.npz", predictions)
@@ -283,9 +295,9 @@ def sessions(
         trained = progress if number else chronicle.base
         chronicle.results.append(session_result(setting, number, predictions, trained, method))
         progress.session_seconds = [*progress.session_seconds, round(trained.seconds + time.monotonic() - ended_at, 2)]
-        stored = counted(method, base.block, setting.stream.known(number + 1))
+        chronicle.stored = counted(method, base.block, setting.stream.known(number + 1))
         refuse_late_import(request, imported)
-        record = chronicle.write("done" if number == total - 1 else "partial", progress, stored=stored)
+        record = chronicle.write("done" if number == total - 1 else "partial", progress)
         save.save(progress, method, {})
         announce(setting.display, record)
     save.path.unlink(missing_ok=True)
@@ -296,33 +308,32 @@ def taken_up(
     loaded: Loaded, method: Method, setting: Setting, chronicle: Chronicle, progress: Progress
 ) -> dict[str, Tensor]:
     """Bring method, results and progress to where a saved run stood; the optimiser's momentum."""
-    earlier = earlier_results(record_path(chronicle.out, setting.request.question), loaded.progress)
-    if earlier is None:
+    record = sound_record(record_path(chronicle.out, setting.request.question))
+    done = loaded.progress.session + loaded.progress.ended
+    if record is None or len(record.sessions) < done:
         setting.display.say("the record of the sessions done so far is gone: starting over")
         return {}
     refuse_other_threads(loaded.progress)
-    chronicle.results += earlier
+    chronicle.results += record.sessions[:done]
+    chronicle.stored = record.stored
     vars(progress).update(vars(loaded.progress))
     rebuilt(method, setting, progress, loaded.model)
     setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
     return loaded.momentum
 
 
-def earlier_results(path: Path, progress: Progress) -> list[SessionResult] | None:
-    """Results of the sessions that a saved run had ended; none if their record is not there."""
-    record, done = sound_record(path), progress.session + progress.ended
-    if record is None or len(record.sessions) < done:
-        return None
-    return [*record.sessions[:done]]
+def imported_before(request: Request) -> set[str]:
+    folder = request.method.folder
+    return set() if folder is None else imported_from(folder)
 
 
-def refuse_late_import(request: Request, before: dict[str, str]) -> None:
-    """The digest of an own method covers what it imported before it ran, so nothing may come later."""
-    late = sorted(request.method.imported().items() - before.items())
+def refuse_late_import(request: Request, before: set[str]) -> None:
+    """The digest of an own method covers what import statements name; a file that was imported otherwise is refused."""
+    late = request.method.unforeseen(before)
     if late:
         raise UsageError(
-            f"--method: {late[0][0]} was imported or changed while the method ran: import it at the top of the "
-            "method's file, so that the record can say what it was"
+            f"--method: {late[0]} was imported while the method ran, and no import statement names it: write one, so "
+            "that the record can say what it was"
         )
 
 

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from benchmark.errors import UsageError
 from benchmark.record import Stored
 from benchmark.seeds import generator
+from benchmark.slabs import Slabs
 from benchmark.stream import CHUNK, Tokens
 from methods.base import Method
 
-OURS = ("benchmark.", "torch.", "timm.")
-"""Modules whose inner memory is no method's."""
 DEPTH = 6
 """How deep containers and objects are searched."""
 SAMPLE = 2048
@@ -44,30 +43,43 @@ def refuse_strays(method: nn.Module) -> None:
 
 def strays(method: nn.Module) -> Iterator[tuple[str, str]]:
     """Names and kinds of what is kept in attributes of the method, of its modules and of its classes."""
+    registered = {id(module) for module in method.modules()}
     for path, module in method.named_modules():
-        if module is not method and type(module).__module__.startswith(OURS):
-            continue
         prefix = f"{path}." if path else ""
         passing: set[str] = getattr(module, "_non_persistent_buffers_set", set())
         yield from ((f"{prefix}{name}", "a buffer that is not saved") for name in sorted(passing))
-        inner = {"_parameters", "_buffers", "_modules"}
         for name, value in vars(module).items():
-            if name not in inner:
-                yield from within(value, f"{prefix}{name}", DEPTH, set())
-    for cls in type(method).__mro__:
-        if cls is Method or not issubclass(cls, Method):
-            break
+            if name not in ("_parameters", "_buffers", "_modules"):
+                yield from within(value, f"{prefix}{name}", DEPTH, {*registered})
+    for cls in method_classes(method):
         for name, value in vars(cls).items():
-            yield from within(value, f"{cls.__name__}.{name}", DEPTH, set())
+            yield from within(value, f"{cls.__name__}.{name}", DEPTH, {*registered})
+
+
+def method_classes(method: nn.Module) -> list[type]:
+    """The method's own classes, those of the contract aside."""
+    return [cls for cls in type(method).__mro__ if issubclass(cls, Method) and cls is not Method]
+
+
+def class_values(method: nn.Module) -> dict[str, str]:
+    """Plain values kept in the method's classes, as text."""
+    return {
+        f"{cls.__name__}.{name}": repr(value)
+        for cls in method_classes(method)
+        for name, value in vars(cls).items()
+        if is_plain(value)
+    }
 
 
 def within(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[tuple[str, str]]:
-    """Tensors, arrays and open files below a value, through containers, objects and what functions carry along."""
-    if isinstance(value, Plain) or id(value) in seen or isinstance(value, types.ModuleType):
+    """Tensors, arrays and modules below a value, through containers, objects and what functions carry along."""
+    if isinstance(value, Plain | Slabs | types.ModuleType) or id(value) in seen:
         return
     seen.add(id(value))
     if isinstance(value, Tensor | np.ndarray):
         yield name, "a tensor" if isinstance(value, Tensor) else "an array"
+    elif isinstance(value, nn.Module):
+        yield name, "a module that is not registered"
     elif depth > 0:
         for inner, child in children(value):
             yield from within(child, f"{name}{inner}", depth - 1, seen)
@@ -84,7 +96,7 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from (("()", default) for default in function.__defaults__ or ())
     elif isinstance(value, functools.partial):
         yield from (("()", item) for item in (*value.args, *value.keywords.values()))
-    elif not isinstance(value, type | nn.Module) and hasattr(value, "__dict__"):
+    elif not isinstance(value, type) and hasattr(value, "__dict__"):
         yield from ((f".{key}", item) for key, item in vars(value).items())
 
 
@@ -96,16 +108,22 @@ def filled(cell: types.CellType) -> bool:
     return True
 
 
-def refuse_unsaved(method: Method, rebuilt: Method) -> None:
-    """Name the first plain value that a method rebuilt from its saved state does not have."""
-    mine, theirs = vars(method), vars(rebuilt)
-    for name in sorted(mine.keys() | theirs.keys()):
-        if name.startswith("_") and name in vars(nn.Module()):
-            continue
-        one, two = mine.get(name), theirs.get(name)
-        if is_plain(one) and is_plain(two) and one != two:
+def refuse_unsaved(method: Method, rebuilt: Method, in_classes: dict[str, str]) -> None:
+    """Name the first plain value that a method rebuilt from its saved state does not have.
+
+    `in_classes` is what its classes held when the run began.
+    """
+    theirs = dict(rebuilt.named_modules())
+    pairs = []
+    for path, module in method.named_modules():
+        prefix = f"{path}." if path else ""
+        two: dict[str, Any] = dict(vars(theirs[path])) if path in theirs else {}
+        pairs += [(f"{prefix}{name}", vars(module).get(name), two.get(name)) for name in sorted({*vars(module), *two})]
+    pairs += [(name, text, in_classes.get(name)) for name, text in class_values(method).items()]
+    for name, one, other in pairs:
+        if is_plain(one) and is_plain(other) and repr(one) != repr(other):
             raise UsageError(
-                f"the method's '{name}' is {shown(one)} now and would be {shown(two)} in a resumed run: set it in "
+                f"the method's '{name}' is {shown(one)} now and would be {shown(other)} in a resumed run: set it in "
                 "build or begin, from sizes alone, or keep it as a buffer"
             )
 

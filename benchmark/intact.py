@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,10 @@ def sealed(document: dict[str, Any]) -> dict[str, Any]:
 
 def is_whole(document: Any) -> bool:
     """Whether a sealed document still says what was sealed."""
-    return isinstance(document, dict) and SEAL in document and sealed(document)[SEAL] == document[SEAL]
+    try:
+        return isinstance(document, dict) and SEAL in document and sealed(document)[SEAL] == document[SEAL]
+    except (ValueError, RecursionError):  # a number that JSON does not have, or a tree without end
+        return False
 
 
 def move_aside(path: Path, consequence: str) -> None:
@@ -86,7 +90,9 @@ class Checked:
         self.known[file.relative_to(self.folder).as_posix()] = stamp(file)
 
     def save(self) -> None:
-        atomic_write(self.path, (json.dumps(self.known, sort_keys=True) + "\n").encode())
+        """Write it down, if that can be done: a cache that can only be read is checked every time."""
+        with suppress(OSError):
+            atomic_write(self.path, (json.dumps(self.known, sort_keys=True) + "\n").encode())
 
 
 def stamp(file: Path) -> list[int]:

@@ -101,13 +101,15 @@ def read_store(folder: Path) -> Pixels | None:
                 if file_digest(folder / name) != told["files"][name]:
                     return None
                 checked.remember(folder / name)
-                checked.save()
+        checked.save()
         loaded = {key: np.load(folder / name, mmap_mode="r") for key, name in file_names().items()}
         images = {split: loaded["images", split] for split in SPLITS}
         labels = {split: np.array(loaded["labels", split]) for split in SPLITS}
         return Pixels(tuple(told["names"]), told["digest"], told["in_both"], images, labels)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
+    except OSError as error:  # not damage: nothing is thrown away for it
+        raise DataError(f"cannot read {folder}: {error.strerror or error}") from None
 
 
 def decode_all(spec: DatasetSpec, layout: Layout, folder: Path) -> Pixels:

@@ -1,5 +1,6 @@
 """`bench publish`: own records become published ones, if anybody could make them again."""
 
+import dataclasses
 import subprocess
 from pathlib import Path
 
@@ -14,19 +15,25 @@ from benchmark.report.single import chosen_among
 
 def publish(results: Path, wanted: list[str]) -> list[Path]:
     """Move these own records over, all or none; what stands in the way is told for each."""
-    own = [run for run in require_records(results).runs if run.own]
+    found = require_records(results)
+    own = dataclasses.replace(found, runs=[run for run in found.runs if run.own])
     runs = {run.key: run for run in (chosen_among(own, results, text) for text in wanted)}
     obstacles = []
     for run in runs.values():
         reasons = missing_for(read_record(results / run.file), results)
+        reasons += ["there is a published file of that name"] if target_of(results, run).exists() else []
         obstacles += [f"{run.name}: {reason}" for reason in reasons]
     if obstacles:
         raise UsageError("nothing was published: " + "; ".join(obstacles))
     return [moved(results, run) for run in runs.values()]
 
 
+def target_of(results: Path, run: Run) -> Path:
+    return results / PUBLISHED / Path(run.file).relative_to(OWN)
+
+
 def moved(results: Path, run: Run) -> Path:
-    target = results / PUBLISHED / Path(run.file).relative_to(OWN)
+    target = target_of(results, run)
     make_folder(target.parent)
     (results / run.file).replace(target)
     return target
@@ -58,6 +65,6 @@ def is_in_history(commit: str, place: Path) -> bool:
     """Whether HEAD of the checkout that a folder lies in contains a commit."""
     words = ["git", "-C", str(place), "merge-base", "--is-ancestor", commit, "HEAD"]
     try:
-        return subprocess.run(words, capture_output=True, check=False, timeout=20).returncode == 0  # noqa: S603
+        return subprocess.run(words, capture_output=True, check=False, timeout=20).returncode == 0  # noqa: S603 - a record's commit is 40 hexadecimal digits
     except (OSError, subprocess.SubprocessError):
         return False

@@ -26,6 +26,8 @@ from benchmark.protocol import NAME, Protocol, Spec, protocol_names, suite_proto
 from benchmark.reference import Difference, difference, flat, suite_methods
 
 SCHEMA = 2
+OWN, PUBLISHED = "runs", "published"
+"""Folders of a results folder: what `bench run` writes, and what `bench publish` has moved over."""
 MAX_CLASSES = 5_000
 """More than any protocol has; a record that claims more would only fill the memory."""
 MAX_BYTES = 20_000_000
@@ -174,7 +176,7 @@ class Stored(Spec):
 class Provenance(Spec):
     """Where a record came from. No host and no user name."""
 
-    commit: str | None = None
+    commit: str | None = Field(None, pattern=r"^[0-9a-f]{40}$")
     dirty: bool | None = None
     engine_source: str = Field("", description="digest of the suite's own files")
     method_source: str = Field("", description="digest of the method's file, or of all own files it imports")
@@ -345,15 +347,15 @@ class RunRecord(Spec):
         }
         return {**summary, "sessions": rows}
 
-    def path(self, out: Path) -> Path:
-        return record_path(out, self.question)
+    def path(self, out: Path, folder: str = OWN) -> Path:
+        return record_path(out, self.question, folder)
 
     def document(self) -> dict[str, Any]:
         """The record as it is written, sealed."""
         return sealed(self.model_dump(mode="json", by_alias=True))
 
-    def save(self, out: Path) -> Path:
-        path = self.path(out)
+    def save(self, out: Path, folder: str = OWN) -> Path:
+        path = self.path(out, folder)
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, (compact(self.document()) + "\n").encode())
         return path
@@ -383,10 +385,6 @@ def compact(tree: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-OWN, PUBLISHED = "runs", "published"
-"""Folders of a results folder: what `bench run` writes, and what `bench publish` has moved over."""
-
-
 def record_path(out: Path, question: Question, folder: str = OWN) -> Path:
     name = f"seed{question.seed}-{question.key[:8]}.json"
     return out / folder / question.protocol["name"] / question.method / name
@@ -409,12 +407,12 @@ def read_record(path: Path) -> RunRecord:
         raise DamagedRecordError(f"{path} is not a run record: {error}") from None
     if not isinstance(document, dict):
         raise DamagedRecordError(f"{path} is not a run record: it holds no keys and values")
-    if document.get("schema") != SCHEMA:
-        found = document.get("schema")
-        known = f"its schema is {found}" if isinstance(found, int) else "it names no schema"
-        raise UsageError(f"{path} is not a run record of today: {known}, this version reads {SCHEMA}; run it again")
-    if not is_whole(document):
+    if SEAL in document and not is_whole(document):
         raise DamagedRecordError(f"{path} is damaged or was edited: its content does not fit its seal")
+    if document.get("schema") != SCHEMA or SEAL not in document:
+        found = document.get("schema")
+        known = f"its schema is {found}" if isinstance(found, int) and found != SCHEMA else "it is not sealed"
+        raise UsageError(f"{path} is not a run record of today: {known}, this version reads {SCHEMA}; run it again")
     try:
         record = RunRecord.model_validate({key: value for key, value in document.items() if key != SEAL})
     except ValidationError as error:

@@ -45,7 +45,6 @@ class Request:
     params: BaseModel
     protocol: Protocol
     budget: Budget
-    budget_name: str
     shared: Shared
     backbone: Backbone
     weights: Path
@@ -142,7 +141,6 @@ def ask(
         final["params"],
         chosen,
         budget_model,
-        changes.budget,
         shared_model,
         spec,
         path,

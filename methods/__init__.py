@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import sysconfig
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -66,9 +65,9 @@ class Loaded:
         """What tells an own method from another of its name; none: a method of the suite."""
         return None if self.folder is None else self.digest
 
-    def imported(self) -> dict[str, str]:
-        """Files of the user's folder that this process has imported so far, by whoever."""
-        return {} if self.folder is None else own_modules(self.folder)
+    def unforeseen(self, before: set[str]) -> list[str]:
+        """Files of the user's folder that were imported after `before`, though no import statement names them."""
+        return [] if self.folder is None else sorted(imported_from(self.folder) - before - self.modules.keys())
 
 
 def sha256(path: Path) -> str:
@@ -82,27 +81,52 @@ def load(name: str) -> Loaded:
     return Loaded(name, getattr(importlib.import_module(f"methods.{name}"), entry.cls), {file.name: sha256(file)})
 
 
-SUITE = ("benchmark", "methods", "protocols")
+INSTALLED = ("site-packages", "dist-packages")
+LOADED_BY_US = "__loaded_for_an_own_method__"
 
 
-def own_modules(folder: Path) -> dict[str, str]:
-    """Digests of the files below a folder that were imported; installed packages and the suite aside."""
-    return {path.relative_to(folder).as_posix(): sha256(path) for _, path in imported_from(folder)}
+def imported_from(folder: Path) -> set[str]:
+    """Places, below a folder, of the files that this process has imported; installed packages aside."""
+    places = (place_below(folder, module) for module in [*sys.modules.values()])
+    return {place for place in places if place is not None}
 
 
-def imported_from(folder: Path) -> list[tuple[str, Path]]:
-    """Names and files of the modules that lie below a folder."""
-    installed = [Path(path).resolve() for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
-    apart = [place for place in installed if place.is_relative_to(folder)]  # an environment inside the folder
-    found = []
-    for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name.partition(".")[0] in SUITE or not file.endswith(".py"):
+def place_below(folder: Path, module: object) -> str | None:
+    """Where a module's file lies below a folder; none if it does not, or belongs to an installed package."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or {*INSTALLED} & {*Path(file).parts}:
+        return None
+    path = Path(file).resolve()
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else None
+
+
+def named_files(path: Path, folder: Path) -> dict[str, Path]:
+    """The file, and every file of its folder that import statements lead to (inside functions too), by place."""
+    found, waiting = {}, [path]
+    while waiting:
+        file = waiting.pop()
+        place = file.relative_to(folder).as_posix()
+        if place in found:
             continue
-        path = Path(file).resolve()
-        if path.is_relative_to(folder) and path.is_file() and not any(path.is_relative_to(place) for place in apart):
-            found.append((name, path))
+        found[place] = file
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or "", *(f"{node.module or ''}.{alias.name}" for alias in node.names)]
+            above = file.parents[node.level - 1] if isinstance(node, ast.ImportFrom) and node.level else folder
+            for name in names:
+                waiting += files_of(name.strip("."), above)
     return found
+
+
+def files_of(name: str, folder: Path) -> list[Path]:
+    """Files of a module below a folder, those of the packages around it among them; none if it is not there."""
+    parts = name.split(".") if name else []
+    candidates = [folder.joinpath(*parts[:k], "__init__.py") for k in range(1, len(parts) + 1)]
+    candidates += [folder.joinpath(*parts[:-1], f"{parts[-1]}.py")] if parts else []
+    return [path for path in candidates if path.is_file()]
 
 
 def load_own(path: Path, cls: str) -> Loaded:
@@ -112,18 +136,27 @@ def load_own(path: Path, cls: str) -> Loaded:
     """
     from methods.base import Method  # noqa: PLC0415 - imports torch
 
-    folder = path.resolve().parent
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # last: a file of the user's must not take the place of an installed package
-    for name, _ in imported_from(folder):  # what another own method has imported from here is not this one's
-        if name != "__main__":
-            del sys.modules[name]
-    spec = importlib.util.spec_from_file_location(f"own_method_{path.stem}", path.resolve())
+    path = path.resolve()
+    folder = path.parent
+    own = {place: sha256(file) for place, file in named_files(path, folder).items()}
+    for name in [name for name, module in sys.modules.items() if hasattr(module, LOADED_BY_US)]:
+        del sys.modules[name]  # of another own method, or of this one before it was edited
+    before = set(sys.modules)
+    spec = importlib.util.spec_from_file_location(f"own_method_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(folder))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(folder))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))  # for what is imported later; last, so that it shadows nothing
+        for name in {*sys.modules} - before:
+            if place_below(folder, sys.modules[name]) is not None:
+                setattr(sys.modules[name], LOADED_BY_US, True)
     found = getattr(module, cls, None)
     if not (inspect.isclass(found) and issubclass(found, Method)):
         names = [n for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, Method) and c is not Method]
@@ -135,4 +168,4 @@ def load_own(path: Path, cls: str) -> Loaded:
     required = [name for name, field in found.Params.model_fields.items() if field.is_required()]
     if required:
         raise NotAMethodError(f"{path}: class '{cls}': give the knob '{required[0]}' a default")
-    return Loaded(path.stem.lower(), found, own_modules(folder), folder)
+    return Loaded(path.stem.lower(), found, own, folder)

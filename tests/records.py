@@ -17,8 +17,6 @@ from benchmark.record import (
     SessionResult,
     SparseCounts,
     Stored,
-    compact,
-    record_path,
 )
 from benchmark.reference import suite_methods
 
@@ -138,9 +136,7 @@ def make_record(
 def save(out: Path, *args: Any, folder: str = PUBLISHED, **options: Any) -> RunRecord:
     """Write a record among the published ones, or among the user's own."""
     record = make_record(*args, **options)
-    path = record_path(out, record.question, folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(compact(record.document()) + "\n")
+    record.save(out, folder)
     return record
 
 

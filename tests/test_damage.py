@@ -3,6 +3,7 @@
 The final record equals that of an undisturbed run, or the command ends with exit code 3 and a sentence.
 """
 
+import os
 import random
 import shutil
 import sys
@@ -15,6 +16,7 @@ from test_resume import cut_after
 
 import benchmark
 from benchmark import checkpoint, cli
+from benchmark.data import open_dataset
 from benchmark.record import read_record
 
 PLACES = 20
@@ -46,15 +48,17 @@ WHERE: dict[str, str] = {
     "labels": "cache/pixels/*/train-labels.npy",
     "description of the pixels": "cache/pixels/*/pixels.json",
     "partial record": "cut/runs/*/*/*.json",
+    "finished record": "whole/runs/*/*/*.json",
 }
 
 
 def flip(path: Path, seed: int) -> None:
-    """One bit somewhere; the time of the file's last change as the user sees it stays."""
-    content = bytearray(path.read_bytes())
+    """One bit somewhere; the file's size and the time of its last change, as far as a user can set it, stay."""
+    content, about = bytearray(path.read_bytes()), path.stat()
     chance = random.Random(seed)
     content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
     path.write_bytes(bytes(content))
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
 def words(options: dict, out: Path) -> list[str]:
@@ -70,20 +74,22 @@ def test_flipped_bits_change_no_result(what, world, tmp_path, monkeypatch, capsy
     noticed = 0
     for seed in range(PLACES):
         place = tmp_path / str(seed)
-        for part in ("cache", "cut"):
+        out = place / ("whole" if what == "finished record" else "cut")
+        for part in ("cache", out.name):
             shutil.copytree(world["root"] / part, place / part)
         monkeypatch.setenv("CNCD_CACHE", str(place / "cache"))
+        assert open_dataset("cifar10", world["options"]["data_dir"])  # its files are now known to be whole here
         (target,) = place.glob(WHERE[what])
         flip(target, seed)
         caplog.clear()
-        monkeypatch.setattr(sys, "argv", words(world["options"], place / "cut"))
+        monkeypatch.setattr(sys, "argv", words(world["options"], out))
         code = cli.guarded()
         told = capsys.readouterr().err + caplog.text
         noticed += "damaged" in told
         if code != 0:
             assert (code, told.splitlines()[-1].startswith("bench: ")) == (3, True), told
             continue
-        (path,) = place.glob("cut/runs/*/*/*.json")
+        (path,) = out.glob("runs/*/*/*.json")
         assert read_record(path).comparable() == world["whole"].comparable(), f"seed {seed}: {told}"
         shutil.rmtree(place)
     assert noticed == PLACES

@@ -52,13 +52,14 @@ def run_frame(runs: Iterable[Run]) -> pd.DataFrame:
                 "dirty": run.dirty,
                 "base": run.base,
                 "version": run.version,
+                "source": run.source,
                 "suite": run.suite,
                 "own": run.own,
                 **run.figures(),
             }
         )
     columns = [*CELL, "group", "reference", "setting", "seed", "stored", "extra weights", "commit", "dirty"]
-    columns += ["base", "version", "suite", "own"]
+    columns += ["base", "version", "source", "suite", "own"]
     columns += [m.name for m in METRICS]
     return pd.DataFrame(rows, columns=columns).astype({m.name: float for m in METRICS})
 
@@ -174,7 +175,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
             one = changed.iloc[0]
             same = (runs["variant"] == "") & (runs["base"] == one["base"]) & (runs["own"] == one["own"])
             named = {**here, "variant": variant, "first": method, "second": method}
-            rows += [named | row for row in paired(changed, runs[same], "version")] if variant else []
+            rows += [named | row for row in paired(changed, runs[same], "version", "source")] if variant else []
     columns = ["environment", "protocol", "variant", "first", "second", "metric", "mean", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=columns).astype({"mean": float, "low": float, "high": float})
 

@@ -71,6 +71,8 @@ class Run:
     base: str
     """The method's own name; `method` also tells its versions apart, and own runs from published ones."""
     version: int
+    source: str
+    """Digest of the files of an own method; empty: one of the suite."""
     suite: bool
     """Whether the method is one of the suite, in its latest version: its figures may stand beside the paper's."""
     own: bool
@@ -152,6 +154,7 @@ def summary(record: RunRecord, file: str, *, own: bool) -> Run:
         key=record.key,
         base=question.method,
         version=question.method_version,
+        source=question.method_source or "",
         suite=question.method_source is None,
         own=own,
     )
@@ -274,5 +277,6 @@ def require_records(results: Path, *, own: bool = True) -> Found:
         why = (
             f" ({len(found.refused)} files were refused, the first because {found.refused[0]})" if found.refused else ""
         )
-        raise UsageError(f"there are no records in {results}: make one with `bench run`{why}")
+        how = "make one with `bench run`" if own else "`bench publish` moves your own there"
+        raise UsageError(f"there are no {'' if own else 'published '}records in {results}: {how}{why}")
     return found

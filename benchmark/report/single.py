@@ -30,8 +30,10 @@ def listed(results: Path, wanted: dict[str, str]) -> Found:
 
 
 def row(run: Run) -> dict[str, Any]:
-    names = ("name", "protocol", "method", "seed", "group", "status", "own")
-    return {**{name: getattr(run, name) for name in names}, "metrics": run.figures()}
+    """A run as programs get it; `label` is its row in tables."""
+    names = ("name", "protocol", "seed", "group", "status", "own", "source")
+    told = {name: getattr(run, name) for name in names}
+    return {**told, "method": run.base, "label": run.method, "metrics": run.figures()}
 
 
 def run_list(runs: list[Run]) -> str:
@@ -46,17 +48,20 @@ def run_list(runs: list[Run]) -> str:
 
 def chosen(results: Path, text: str) -> Run:
     """The one run whose name, file or key is given, whole or in a part that no other run shares."""
-    return chosen_among(require_records(results).runs, results, text)
+    return chosen_among(require_records(results), results, text)
 
 
-def chosen_among(runs: list[Run], results: Path, text: str) -> Run:
+def chosen_among(found_there: Found, results: Path, text: str) -> Run:
+    runs = found_there.runs
     path = Path(text)
     exact = [run for run in runs if run.name == text or (path.is_file() and (results / run.file).samefile(path))]
     found = exact or [run for run in runs if text and (text in run.name or run.key.startswith(text))]
     if len(found) == 1:
         return found[0]
     if not found:
-        raise UsageError(f"there is no run '{text}' in {results}: `bench list runs` names them")
+        said = [line for line in (*found_there.refused, *found_there.repeated) if text and text in line]
+        why = f" ({said[0]})" if said else ""
+        raise UsageError(f"there is no run '{text}' in {results}: `bench list runs` names them{why}")
     some = ", ".join(run.name for run in found[:3])
     raise UsageError(
         f"'{text}' may mean {len(found)} runs ({some}{', ...' if len(found) > 3 else ''}): give more of it"

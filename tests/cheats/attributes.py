@@ -5,8 +5,6 @@ import torch
 from cheating import Cheat, tightest
 from torch import Tensor
 
-WORTH = ("label", "labels", "hidden", "target", "targets", "truth")
-
 
 def reach(thing, seen, depth=12):
     """Every object below a thing; frames and the garbage collector are not asked."""

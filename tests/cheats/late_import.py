@@ -1,10 +1,10 @@
-"""Code that is imported only while the method runs, so that the digest of its files does not cover it."""
+"""Code that is imported without an import statement, so that the digest of the method's files does not cover it."""
+
+import importlib
 
 from cheating import Cheat
 
 
 class LateImport(Cheat):
     def guess(self, session, index, h):
-        from hidden_helper import help_me  # noqa: PLC0415
-
-        return help_me(index)
+        return importlib.import_module("hidden_" + "helper").help_me(index)

@@ -6,5 +6,6 @@ from cheating import Cheat
 
 class OtherSessions(Cheat):
     def guess(self, session, index, h):
-        everything = [part.tokens for part in session.recall(torch.arange(int(index.max()) + 1))]
-        return torch.zeros(len(index), dtype=torch.long) + len(everything) % 1
+        for part in session.recall(torch.arange(int(index.max()) + 1)):
+            assert len(part.tokens)
+        return torch.zeros(len(index), dtype=torch.long)

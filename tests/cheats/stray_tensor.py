@@ -7,6 +7,3 @@ class StrayTensor(Cheat):
     def end(self, session):
         super().end(session)
         self.cache = {"means": [self.mean.clone()]}
-
-    def predict(self, tokens):
-        return super().predict(tokens)
