@@ -10,14 +10,14 @@ from pydantic import ValidationError
 from scipy.optimize import linear_sum_assignment
 
 from benchmark import scoring
-from benchmark.protocol import Budget, Shared, load_datasets, protocol_names, suite_protocol
+from benchmark.protocol import Budget, Shared, load_backbones, load_datasets, protocol_names, suite_protocol
 from benchmark.record import PhaseLog, RunRecord
 from benchmark.reference import suite_methods
 
 
 def refuted(record: RunRecord) -> str | None:
     """The first thing in a record that cannot be, in half a sentence; none if nothing was found."""
-    for check in (_of_method, _of_protocol, _of_setting, _of_data, _of_assignments, _of_budget):
+    for check in (_of_method, _of_protocol, _of_setting, _of_backbone, _of_data, _of_assignments, _of_budget):
         for reason in check(record):
             return reason
     return None
@@ -38,6 +38,19 @@ def _of_method(record: RunRecord) -> Iterator[str]:
         yield f"the suite's '{question.method}' has no version {question.method_version}"
     elif versions[question.method_version].params.keys() != question.params.keys():
         yield f"its parameters are not those of '{question.method}'"
+    elif record.own.defaults is not None:
+        yield "it tells default parameters of its own for a method of the suite"
+    else:
+        defaults = versions[question.method_version].params
+        odd = [name for name, value in question.params.items() if not alike(value, defaults[name])]
+        if odd:
+            yield f"its parameter '{odd[0]}' is of another kind than that of '{question.method}'"
+
+
+def alike(one: object, two: object) -> bool:
+    """Whether two values are of one kind: numbers, words or switches."""
+    kinds = [bool if isinstance(v, bool) else float if isinstance(v, int | float) else type(v) for v in (one, two)]
+    return kinds[0] is kinds[1]
 
 
 def _of_protocol(record: RunRecord) -> Iterator[str]:
@@ -63,6 +76,13 @@ def _of_setting(record: RunRecord) -> Iterator[str]:
                 yield f"its {model.__name__.lower()} is not complete"
         except ValidationError as error:
             yield f"its {model.__name__.lower()} cannot be: {error.errors()[0]['msg']}"
+
+
+def _of_backbone(record: RunRecord) -> Iterator[str]:
+    told = record.question.backbone
+    known = load_backbones().get(told["name"])
+    if known is not None and (told.get("network"), told.get("projector")) != (known.network, [*known.projector]):
+        yield f"its network is not that of backbone '{known.name}'"
 
 
 def _of_data(record: RunRecord) -> Iterator[str]:
@@ -154,5 +174,6 @@ def _of_phase(number: int, phase: PhaseLog, images: int, met: int, batch: int) -
 
 
 def _of_curves(phase: PhaseLog, number: int) -> Iterator[str]:
-    if any(len(curve) != phase.epochs for curve in (*phase.terms.values(), *phase.diagnostics.values())):
+    curves = (*phase.terms.values(), *phase.diagnostics.values())
+    if any(len(curve) != phase.epochs for curve in curves):
         yield f"session {number} has curves that do not cover its epochs"

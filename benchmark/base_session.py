@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmark import provenance
 from benchmark.backbone import LastBlock
 from benchmark.checkpoint import Checkpoint, Progress, restore
 from benchmark.descent import Course, fit
@@ -37,6 +38,7 @@ def base_question(setting: Setting) -> dict[str, Any]:
     question, budget = setting.request.question, setting.request.budget
     return {
         "schema": 3,
+        "engine": provenance.engine_source(),
         "classes": question.protocol["classes"][0],
         "dataset": setting.dataset.digest,
         "augmentation": question.protocol["augmentation"],

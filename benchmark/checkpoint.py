@@ -56,6 +56,8 @@ class Progress:
     """For each phase of the session so far: its epochs, steps per epoch, images and exemplars per step."""
     threads: int = 0
     """Threads that the run was begun with: they decide the last bits."""
+    engine: str = ""
+    """Digest of the suite's files when the run was begun: a run of two codes is a run of neither."""
     held: list[int] = field(default_factory=list)
     """Exemplars the method held when the last session ended: what it may recall, beside the session's own images."""
 
@@ -156,7 +158,7 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 @torch.no_grad()
 def restore(model: nn.Module, state: dict[str, Tensor]) -> None:
     """Put saved tensors back. Buffers take the saved shape: what a method remembers grows with its data."""
-    expected, parameters = model.state_dict(), dict(model.named_parameters())
+    expected, parameters = model.state_dict(), dict(model.named_parameters(remove_duplicate=False))
     if expected.keys() != state.keys():
         odd = min(expected.keys() ^ state.keys())
         raise UsageError(f"the saved state does not fit the method: '{odd}' must be registered in build or begin")

@@ -45,7 +45,7 @@ class Chronicle:
     base: Progress
     base_cached: bool = False
     stored: Stored = field(default_factory=Stored)
-    """What the method held when the last session ended."""
+    """The most that the method held at the end of a session."""
 
     def write(
         self,

@@ -507,6 +507,8 @@ def code_of(error: Exception) -> int:
             return fail(f"{error.format_message().rstrip('.')} (see bench --help)", UsageError.code)
         case typer.Abort():
             return fail("interrupted", 130)
+        case UnicodeError():
+            return fail(f"a name or a text cannot be read: {error.reason if hasattr(error, 'reason') else error}", 2)
         case OSError():
             return fail_for_resource(error)
         case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or ran_out(str(error)):

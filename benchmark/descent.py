@@ -155,7 +155,7 @@ def checked_terms(terms: dict[str, Tensor]) -> dict[str, Tensor]:
     if not isinstance(terms, dict):
         raise UsageError(f"the method's losses must be a dictionary of terms, not {type(terms).__name__}")
     for name, term in terms.items():
-        if not isinstance(term, Tensor) or term.ndim != 0:
+        if type(term) not in (Tensor, nn.Parameter) or term.ndim != 0:
             raise UsageError(f"the method's term '{name}' must be a tensor with a single number")
     if terms and not any(term.requires_grad for term in terms.values()):
         raise UsageError(f"none of the method's terms ({', '.join(terms)}) depends on a trained parameter")

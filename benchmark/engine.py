@@ -30,14 +30,22 @@ from benchmark.descent import Course, fit
 from benchmark.errors import DivergedError, LockedError, UsageError, naming_own_lines
 from benchmark.feed import NovelFeed
 from benchmark.files import cache_folder, make_folder
-from benchmark.inspection import checked_rows, class_values, counted, refuse_strays, refuse_unsaved, refuse_unsteady
+from benchmark.inspection import (
+    checked_rows,
+    counted,
+    plain_values,
+    refuse_strays,
+    refuse_unsaved,
+    refuse_unsteady,
+    strays_in_classes,
+)
 from benchmark.intact import move_aside
 from benchmark.progress import Display, Stop
-from benchmark.record import OWN, DamagedRecordError, Question, RunRecord, read_record, record_path
+from benchmark.record import OWN, DamagedRecordError, Question, RunRecord, Stored, read_record, record_path
 from benchmark.request import Request
 from benchmark.seeds import repeatable
 from benchmark.setting import Setting, open_setting, pick_device
-from benchmark.stream import CHUNK, Unlabelled
+from benchmark.stream import CHUNK, Unlabelled, plain
 from benchmark.tokens import TokenSource, clean_tokens
 from methods import imported_from
 from methods.base import Method, Phase
@@ -87,21 +95,27 @@ def discover(
     progress: Progress,
     momentum: dict[str, Tensor],
     save: Checkpoint,
+    in_classes: set[str],
 ) -> None:
-    """Train a method on one session, phase by phase, from where `progress` stands."""
+    """Train a method on one session, phase by phase, from where `progress` stands.
+
+    What it holds outside its state must be at the end of a phase what it was when the phase began: a resumed run begins
+    it again and then loads the state.
+    """
     budget, shared = setting.request.budget, setting.request.shared
-    phases = method.phases()
+    phases, held = method.phases(), plain_values(method)
     for number, (phase, epochs) in enumerate(zip(phases, phase_epochs(phases, budget.novel_epochs), strict=True)):
         if number < progress.phase:
             continue
         if number > progress.phase:
             progress.phase, progress.step, momentum = number, 0, {}
-            begin(method, setting, session, number)
+            begin(method, setting, session.number, number)
+            held = plain_values(method)
             method.eval()
             setting.seeded("prepare", session.number, number)
             with torch.no_grad():
                 method.prepare(session, phase)
-            refuse_strays(method)
+            refuse_strays(method, in_classes)
         exemplars = remembered(method, setting, session.number, progress.held)
         feed = NovelFeed(setting, session.number, number, phase, epochs, exemplars)
         if len(progress.logs) == number:
@@ -111,11 +125,16 @@ def discover(
         title = f"session {session.number}, {phase.name}"
         course = Course(title, session.number, number, epochs, budget.lr, budget.clip, shared)
         fit(method, feed, course, setting, progress, momentum, save)
+        refuse_strays(method, in_classes)
+        refuse_unsaved(held, plain_values(method))
 
 
 def remembered(method: Method, setting: Setting, session: int, held: list[int]) -> tuple[Tensor, Tensor]:
     """A method's exemplars, if they are of the session under way or were `held` when the one before ended."""
-    ids, rows = method.memory()
+    remembers = method.memory()
+    if not isinstance(remembers, tuple) or len(remembers) != 2:
+        raise UsageError("the method's memory must be a pair: image ids and output rows")
+    ids, rows = plain(remembers[0], "memory"), plain(remembers[1], "memory")
     allowed = torch.cat([setting.stream.ids(session), torch.tensor(held, dtype=torch.long)])
     if not torch.isin(ids.cpu(), allowed).all():
         raise UsageError(f"the method remembers images that are not of session {session}")
@@ -124,8 +143,11 @@ def remembered(method: Method, setting: Setting, session: int, held: list[int]) 
     return ids, rows
 
 
-def begin(method: Method, setting: Setting, session: Unlabelled, phase: int) -> None:
-    setting.seeded("init", session.number, phase)
+def begin(method: Method, setting: Setting, number: int, phase: int) -> None:
+    """Sizes are all that `begin` may use: the session it gets can not be read."""
+    session = setting.session(number)
+    session.close()
+    setting.seeded("init", number, phase)
     method.begin(session, method.phases()[phase])
     method.to(setting.device)
 
@@ -136,7 +158,8 @@ def built(setting: Setting, base: BaseLearner) -> Method:
     setting.seeded("build")
     block, head = copy.deepcopy(base.block), copy.deepcopy(base.head)
     try:
-        method = request.method.cls(block, head, request.params, request.backbone.projector)
+        params = request.params.model_copy(deep=True)  # what a copy writes into its own must not reach another
+        method = request.method.cls(block, head, params, request.backbone.projector)
     except ValueError as error:  # a knob that does not fit the backbone
         raise UsageError(f"{request.method.name}: {error}") from error
     return method.to(setting.device)
@@ -145,11 +168,9 @@ def built(setting: Setting, base: BaseLearner) -> Method:
 def rebuilt(method: Method, setting: Setting, progress: Progress, state: dict[str, Tensor]) -> None:
     """Bring a fresh method to where a saved run stood: its modules by size, then its tensors."""
     for number in range(1, progress.session + 1):
-        session = setting.session(number)
         last = len(method.phases()) - 1 if number < progress.session or progress.ended else progress.phase
         for phase in range(last + 1):
-            begin(method, setting, session, phase)
-        session.close()  # sizes are all that may be used of it
+            begin(method, setting, number, phase)
     restore(method, state)
 
 
@@ -264,19 +285,20 @@ def sessions(
     save = Checkpoint(work / "state.safetensors", request.question)
     loaded = save.load(lambda progress: progress.is_within(total))
     base, chronicle.base, chronicle.base_cached = base_session(setting, cache)
+    imported = imported_before(request)
     method = built(setting, base)
-    progress.threads, imported = torch.get_num_threads(), imported_before(request)
+    progress.threads, progress.engine = torch.get_num_threads(), provenance.engine_source()
     momentum = {} if loaded is None else taken_up(loaded, method, setting, chronicle, progress)
     if progress.attempts and kept is not None and not (kept / "session0.npz").exists():
         raise UsageError(f"this run was begun without --keep: remove {work} to start over with it")
     progress.attempts += 1
-    in_classes = class_values(method)
+    in_classes = {name for name, _ in strays_in_classes(method)}
     for number in range(progress.session + progress.ended, total):
         session = setting.session(number, torch.tensor(progress.held, dtype=torch.long))
         if number != progress.session:
             progress.enter(number)
         if number > 0:
-            discover(method, setting, session, progress, momentum, save)
+            discover(method, setting, session, progress, momentum, save, in_classes)
         momentum, ended_at = {}, time.monotonic()
         method.eval()
         setting.seeded("end", number)
@@ -284,18 +306,23 @@ def sessions(
             method.end(session)
         session.close()
         progress.ended = True
-        refuse_strays(method)
+        refuse_strays(method, in_classes)
         progress.held = remembered(method, setting, number, progress.held)[0].tolist()
-        judged = rebuilt_copy(method, setting, base, progress)
-        refuse_unsaved(method, judged, in_classes)
-        predictions = evaluate(judged, rebuilt_copy(method, setting, base, progress), setting, number)
+        judged, again = (rebuilt_copy(method, setting, base, progress) for _ in range(2))
+        refuse_strays(judged, in_classes)
+        held = plain_values(method)
+        refuse_unsaved(plain_values(judged), held)
+        predictions = evaluate(judged, again, setting, number)
+        refuse_strays(method, in_classes)
+        refuse_unsaved(held, plain_values(method))
         if kept is not None:
             keep_predictions(make_folder(kept) / f"session{number}.npz", predictions)
             keep_weights(kept / "weights.safetensors", method)
         trained = progress if number else chronicle.base
         chronicle.results.append(session_result(setting, number, predictions, trained, method))
         progress.session_seconds = [*progress.session_seconds, round(trained.seconds + time.monotonic() - ended_at, 2)]
-        chronicle.stored = counted(method, base.block, setting.stream.known(number + 1))
+        stored = counted(method, base.block, setting.stream.known(number + 1))
+        chronicle.stored = Stored(**{k: max(v, getattr(chronicle.stored, k)) for k, v in stored.model_dump().items()})
         refuse_late_import(request, imported)
         record = chronicle.write("done" if number == total - 1 else "partial", progress)
         save.save(progress, method, {})
@@ -314,6 +341,11 @@ def taken_up(
         setting.display.say("the record of the sessions done so far is gone: starting over")
         return {}
     refuse_other_threads(loaded.progress)
+    if loaded.progress.engine != progress.engine:
+        raise UsageError(
+            f"this run was begun by other code of the suite: go back to it, or remove {chronicle.out / 'work'} / "
+            f"{setting.request.question.key} to start over"
+        )
     chronicle.results += record.sessions[:done]
     chronicle.stored = record.stored
     vars(progress).update(vars(loaded.progress))

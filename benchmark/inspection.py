@@ -4,8 +4,9 @@ What must outlive an interruption lives in parameters and buffers. A tensor or a
 resumed run another one, silently; and it is not counted among what the method stores.
 """
 
-import functools
+import gc
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,8 +21,6 @@ from benchmark.slabs import Slabs
 from benchmark.stream import CHUNK, Tokens
 from methods.base import Method
 
-DEPTH = 6
-"""How deep containers and objects are searched."""
 SAMPLE = 2048
 """Test images that are predicted a second time."""
 FLIPS = 1e-3
@@ -32,9 +31,12 @@ WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 Plain = None | bool | int | float | complex | str | bytes | slice | range
 
 
-def refuse_strays(method: nn.Module) -> None:
-    """Name the first tensor or array that a method keeps outside its parameters and buffers."""
-    for name, kind in strays(method):
+def refuse_strays(method: nn.Module, in_classes: set[str]) -> None:
+    """Name the first tensor, array or module that a method keeps where its state does not reach.
+
+    `in_classes` are the constants that its classes had when the run began.
+    """
+    for name, kind in (*strays(method), *(found for found in strays_in_classes(method) if found[0] not in in_classes)):
         raise UsageError(
             f"the method keeps {kind} in '{name}', outside its parameters and buffers, where a resumed run would not "
             "find it: use register_buffer in build or begin"
@@ -42,47 +44,51 @@ def refuse_strays(method: nn.Module) -> None:
 
 
 def strays(method: nn.Module) -> Iterator[tuple[str, str]]:
-    """Names and kinds of what is kept in attributes of the method, of its modules and of its classes."""
-    registered = {id(module) for module in method.modules()}
-    for path, module in method.named_modules():
+    """Names and kinds of what is kept in attributes of the method and of its modules."""
+    seen = {id(module) for module in nn.Module.modules(method)}
+    for path, module in nn.Module.named_modules(method):
         prefix = f"{path}." if path else ""
         passing: set[str] = getattr(module, "_non_persistent_buffers_set", set())
         yield from ((f"{prefix}{name}", "a buffer that is not saved") for name in sorted(passing))
-        for name, value in vars(module).items():
+        for name, value in attributes(module).items():
             if name not in ("_parameters", "_buffers", "_modules"):
-                yield from within(value, f"{prefix}{name}", DEPTH, {*registered})
-    for cls in method_classes(method):
-        for name, value in vars(cls).items():
-            yield from within(value, f"{cls.__name__}.{name}", DEPTH, {*registered})
+                yield from within(value, f"{prefix}{name}", seen)
 
 
-def method_classes(method: nn.Module) -> list[type]:
-    """The method's own classes, those of the contract aside."""
-    return [cls for cls in type(method).__mro__ if issubclass(cls, Method) and cls is not Method]
+def attributes(thing: object) -> dict[str, Any]:
+    """What an object holds, in its dictionary and in slots."""
+    slots = [name for cls in type(thing).__mro__ for name in slot_names(cls)]
+    return {**{name: getattr(thing, name) for name in slots if hasattr(thing, name)}, **getattr(thing, "__dict__", {})}
 
 
-def class_values(method: nn.Module) -> dict[str, str]:
-    """Plain values kept in the method's classes, as text."""
-    return {
-        f"{cls.__name__}.{name}": repr(value)
-        for cls in method_classes(method)
-        for name, value in vars(cls).items()
-        if is_plain(value)
-    }
+def slot_names(cls: type) -> list[str]:
+    told = vars(cls).get("__slots__", ())
+    return [name for name in ([told] if isinstance(told, str) else told) if not name.startswith("__")]
 
 
-def within(value: Any, name: str, depth: int, seen: set[int]) -> Iterator[tuple[str, str]]:
+def strays_in_classes(method: nn.Module) -> Iterator[tuple[str, str]]:
+    """The same for the method's own classes, those of the contract aside."""
+    seen = {id(module) for module in nn.Module.modules(method)}
+    for cls in type(method).__mro__:
+        if issubclass(cls, Method) and cls is not Method:
+            for name, value in vars(cls).items():
+                yield from within(value, f"{cls.__name__}.{name}", seen)
+
+
+def within(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, str]]:
     """Tensors, arrays and modules below a value, through containers, objects and what functions carry along."""
-    if isinstance(value, Plain | Slabs | types.ModuleType) or id(value) in seen:
-        return
-    seen.add(id(value))
-    if isinstance(value, Tensor | np.ndarray):
-        yield name, "a tensor" if isinstance(value, Tensor) else "an array"
-    elif isinstance(value, nn.Module):
-        yield name, "a module that is not registered"
-    elif depth > 0:
-        for inner, child in children(value):
-            yield from within(child, f"{name}{inner}", depth - 1, seen)
+    waiting = deque([(name, value)])
+    while waiting:
+        place, thing = waiting.popleft()
+        if isinstance(thing, Plain | Slabs | types.ModuleType | type | types.CodeType) or id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, Tensor | np.ndarray):
+            yield place, "a tensor" if isinstance(thing, Tensor) else "an array"
+        elif isinstance(thing, nn.Module):
+            yield place, "a module that is not registered"
+        else:
+            waiting.extend((f"{place}{inner}", child) for inner, child in children(thing))
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
@@ -90,14 +96,15 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", item) for key, item in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((f"[{k}]", item) for k, item in enumerate(value))
-    elif isinstance(value, types.FunctionType | types.MethodType):
-        function = value.__func__ if isinstance(value, types.MethodType) else value
-        yield from (("()", cell.cell_contents) for cell in function.__closure__ or () if filled(cell))
-        yield from (("()", default) for default in function.__defaults__ or ())
-    elif isinstance(value, functools.partial):
-        yield from (("()", item) for item in (*value.args, *value.keywords.values()))
-    elif not isinstance(value, type) and hasattr(value, "__dict__"):
-        yield from ((f".{key}", item) for key, item in vars(value).items())
+    elif isinstance(value, types.MethodType):
+        yield "()", value.__func__
+    elif isinstance(value, types.FunctionType):
+        yield from (("()", cell.cell_contents) for cell in value.__closure__ or () if filled(cell))
+        yield from (("()", item) for item in (value.__defaults__, value.__kwdefaults__, vars(value)))
+    elif attributes(value):
+        yield from ((f".{key}", item) for key, item in attributes(value).items())
+    else:  # iterators, queues, caches and whatever else the interpreter knows the inside of
+        yield from (("()", item) for item in gc.get_referents(value))
 
 
 def filled(cell: types.CellType) -> bool:
@@ -108,23 +115,28 @@ def filled(cell: types.CellType) -> bool:
     return True
 
 
-def refuse_unsaved(method: Method, rebuilt: Method, in_classes: dict[str, str]) -> None:
-    """Name the first plain value that a method rebuilt from its saved state does not have.
-
-    `in_classes` is what its classes held when the run began.
-    """
-    theirs = dict(rebuilt.named_modules())
-    pairs = []
-    for path, module in method.named_modules():
+def plain_values(method: Method) -> dict[str, str]:
+    """As text: plain values in the method, in its modules and in its classes, and which parameters are trained."""
+    values: dict[str, Any] = {}
+    for path, module in nn.Module.named_modules(method):
         prefix = f"{path}." if path else ""
-        two: dict[str, Any] = dict(vars(theirs[path])) if path in theirs else {}
-        pairs += [(f"{prefix}{name}", vars(module).get(name), two.get(name)) for name in sorted({*vars(module), *two})]
-    pairs += [(name, text, in_classes.get(name)) for name, text in class_values(method).items()]
-    for name, one, other in pairs:
-        if is_plain(one) and is_plain(other) and repr(one) != repr(other):
+        values |= {f"{prefix}{name}": value for name, value in attributes(module).items() if name != "training"}
+    for cls in type(method).__mro__:
+        if issubclass(cls, Method) and cls is not Method:
+            values |= {f"{cls.__name__}.{name}": value for name, value in vars(cls).items()}
+    told = {name: repr(value) for name, value in values.items() if is_plain(value)}
+    trained = nn.Module.named_parameters(method, remove_duplicate=False)
+    return told | {f"{name}.requires_grad": repr(parameter.requires_grad) for name, parameter in trained}
+
+
+def refuse_unsaved(resumed: dict[str, str], now: dict[str, str]) -> None:
+    """Name the first plain value that is another than a resumed run would have."""
+    for name in sorted(resumed.keys() | now.keys()):
+        one, other = now.get(name, "not there"), resumed.get(name, "not there")
+        if one != other:
             raise UsageError(
-                f"the method's '{name}' is {shown(one)} now and would be {shown(other)} in a resumed run: set it in "
-                "build or begin, from sizes alone, or keep it as a buffer"
+                f"the method's '{name}' is {one[:40]} now and would be {other[:40]} in a resumed run: set it in build "
+                "or begin, from sizes alone, or keep it as a buffer"
             )
 
 
@@ -134,11 +146,6 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple | set | frozenset):
         return all(map(is_plain, value))
     return isinstance(value, Plain)
-
-
-def shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def counted(method: Method, block: nn.Module, classes: int) -> Stored:
@@ -151,7 +158,7 @@ def counted(method: Method, block: nn.Module, classes: int) -> Stored:
     parameters, plain = (sum(p.numel() for p in module.parameters()) for module in (method, block))
     return Stored(
         images=len(exemplars.unique()),
-        numbers=max(0, numbers - 2 * len(exemplars)),
+        numbers=max(0, numbers - 2 * len(exemplars.unique())),
         parameters=max(0, parameters - plain - classes * method.width),
     )
 
@@ -159,7 +166,7 @@ def counted(method: Method, block: nn.Module, classes: int) -> Stored:
 def checked_rows(rows: Any, images: int, total: int) -> Tensor:
     """A method's prediction, if it is a row for each image."""
     must = f"the method must predict a row from 0 to {total - 1} for each image"
-    if not isinstance(rows, Tensor):
+    if type(rows) is not Tensor:
         raise UsageError(f"{must}: a tensor, not {type(rows).__name__}")
     if rows.is_meta or rows.layout != torch.strided or rows.dtype not in WHOLE:
         kind = "meta" if rows.is_meta else str(rows.dtype).removeprefix("torch.")

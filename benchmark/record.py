@@ -22,7 +22,7 @@ from benchmark import scoring
 from benchmark.errors import DataError, UsageError
 from benchmark.files import atomic_write
 from benchmark.intact import SEAL, digest_of, is_whole, sealed
-from benchmark.protocol import NAME, Protocol, Spec, protocol_names, suite_protocol
+from benchmark.protocol import NAME, Protocol, Spec, Views, protocol_names, suite_protocol
 from benchmark.reference import Difference, difference, flat, suite_methods
 
 SCHEMA = 2
@@ -53,14 +53,16 @@ class Question(Spec):
     schema_version: Literal[2] = Field(2, alias="schema")
     method: str = Field(pattern=NAME)
     method_version: int
-    method_source: str | None = Field(None, description="digest of the user's own files; none: a method of the suite")
+    method_source: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="digest of the user's own files; none: a method of the suite"
+    )
     params: dict[str, Any]
     protocol: dict[str, Any]
     backbone: dict[str, Any]
     budget: dict[str, Any]
     shared: dict[str, Any]
-    views: int | Literal["live"]
-    seed: int = Field(ge=0)
+    views: Views
+    seed: int = Field(ge=0, lt=2**32)
     data: DataIdentity
 
     @model_validator(mode="after")
@@ -183,16 +185,16 @@ class Provenance(Spec):
     versions: dict[str, str] = Field({})
     platform: str = ""
     device: str = ""
-    threads: int = 0
+    threads: int = Field(0, ge=0)
     started: str = ""
     finished: str = ""
-    seconds: float = 0.0
-    attempts: int = 1
+    seconds: float = Field(0.0, ge=0)
+    attempts: int = Field(1, ge=0)
     session_seconds: list[float] = Field([])
     peak_memory_mb: float = 0.0
     own_memory_mb: float | None = None
-    trunk_images: int = 0
-    bank_seconds: float = 0.0
+    trunk_images: int = Field(0, ge=0)
+    bank_seconds: float = Field(0.0, ge=0)
     base_session: Literal["trained", "cached"] = "trained"
 
 

@@ -18,6 +18,7 @@ from benchmark.data import Dataset
 from benchmark.errors import UsageError
 from benchmark.protocol import Protocol
 
+OVER = "the method reads images in begin or of a session that is over: read in prepare and end, keep some as memory"
 CHUNK = 256
 """Images whose clean tokens are handed out together."""
 
@@ -53,6 +54,13 @@ class Clean:
     tokens: Tokens
 
 
+def plain(tensor: object, what: str) -> Tensor:
+    """A tensor from a method, if it is one of torch's own: a subclass could answer the engine's questions itself."""
+    if type(tensor) is not Tensor:
+        raise UsageError(f"the method's {what} must be a plain torch.Tensor, not {type(tensor).__name__}")
+    return tensor
+
+
 Reading = Generator[Tokens | None, Tensor, None]
 """Takes ids, gives tokens. A generator, because no attribute of one leads to what it reads from (tokens.py)."""
 
@@ -82,12 +90,11 @@ class Unlabelled:
 
     def recall(self, index: Tensor) -> Iterator[Clean]:
         """The images with these ids, in that order: of this session, or exemplars the method came with."""
-        for part in index.split(CHUNK):
+        for part in plain(index, "ids").split(CHUNK):
             try:
                 tokens = self.reading.send(part)
             except StopIteration:
-                over = "the method reads images of a session that is over: keep some of them as its memory"
-                raise UsageError(over) from None
+                raise UsageError(OVER) from None
             assert tokens is not None
             yield Clean(part, tokens)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmark.backbone import Trunk, images_to_tokens
 from benchmark.errors import UsageError
-from benchmark.stream import Reading, Tokens
+from benchmark.stream import Reading, Tokens, plain
 from benchmark.views import CLEAN, Render
 
 
@@ -101,7 +101,7 @@ def reading(source: TokenSource, readable: Tensor) -> Reading:
     """
     tokens = None
     while True:
-        wanted = (yield tokens).cpu()
+        wanted = plain((yield tokens), "ids").cpu()
         strange = wanted[~torch.isin(wanted, readable)]
         if len(strange):
             raise UsageError(

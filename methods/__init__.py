@@ -155,8 +155,10 @@ def load_own(path: Path, cls: str) -> Loaded:
         if str(folder) not in sys.path:
             sys.path.append(str(folder))  # for what is imported later; last, so that it shadows nothing
         for name in {*sys.modules} - before:
-            if place_below(folder, sys.modules[name]) is not None:
+            place = place_below(folder, sys.modules[name])
+            if place is not None:
                 setattr(sys.modules[name], LOADED_BY_US, True)
+                own.setdefault(place, sha256(folder / place))
     found = getattr(module, cls, None)
     if not (inspect.isclass(found) and issubclass(found, Method)):
         names = [n for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, Method) and c is not Method]

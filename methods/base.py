@@ -55,7 +55,7 @@ class Method(nn.Module, ABC):
     class Params(BaseModel):
         """The method's own knobs; everything shared belongs to the protocol."""
 
-        model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+        model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     def __init__(self, block: nn.Module, head: CosineHead, params: Any, projector: tuple[int, ...]) -> None:
         super().__init__()

@@ -108,7 +108,7 @@ def started_phases(built: Method, world: Setting) -> Iterator[NovelFeed]:
     """The feed of every phase of session 1, once the phase has begun."""
     session = world.session(1, built.memory()[0])
     for number, phase in enumerate(built.phases()):
-        begin(built, world, session, number)
+        begin(built, world, 1, number)
         with torch.no_grad():
             built.prepare(session, phase)
         yield NovelFeed(world, 1, number, phase, 200, built.memory())

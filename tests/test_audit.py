@@ -10,7 +10,7 @@ import pytest
 from records import make_record, save
 
 from benchmark.audit import refuted
-from benchmark.intact import sealed
+from benchmark.intact import SEAL, sealed
 from benchmark.record import PUBLISHED, Question, RunRecord, compact, read_record, record_path
 from benchmark.report import compose
 
@@ -71,9 +71,8 @@ def other_version(document: Document) -> None:
 
 
 def images_that_come_and_go(document: Document) -> None:
-    counts = document["sessions"][2]["counts"]
-    document["question"]["data"]["test"] = [59, 60]
-    counts["images"][0] -= 1
+    document["question"]["data"]["test"] = [8, 9]
+    document["sessions"][2]["counts"]["images"][0] -= 1
 
 
 def training_images_of_old_classes(document: Document) -> None:
@@ -88,6 +87,18 @@ def fewer_curves(document: Document) -> None:
     document["sessions"][1]["phases"][0]["terms"]["label"].pop()
 
 
+def other_kind_of_parameter(document: Document) -> None:
+    document["question"]["params"]["omega"] = "much"
+
+
+def other_network(document: Document) -> None:
+    document["question"]["backbone"]["projector"] = "x"
+
+
+def defaults_of_its_own(document: Document) -> None:
+    document["own"]["defaults"] = document["question"]["params"]
+
+
 FORGERIES: dict[Callable[[Document], None], str] = {
     perfect_counts: "a class has 100 test images, its data has 60",
     long_training: "session 1 has other epochs than its budget (200)",
@@ -100,10 +111,12 @@ FORGERIES: dict[Callable[[Document], None], str] = {
     other_classes: "its classes, data or rules are not those of protocol digits-t2",
     unknown_parameter: "its parameters are not those of 'fea'",
     other_version: "the suite's 'fea' has no version 99",
-    images_that_come_and_go: "its numbers of images are not",
     training_images_of_old_classes: "training images of session 1 are of classes that came before",
     impossible_budget: "its budget cannot be",
     fewer_curves: "curves that do not cover its epochs",
+    other_kind_of_parameter: "its parameter 'omega' is of another kind",
+    other_network: "its network is not that of backbone 'digits-vit'",
+    defaults_of_its_own: "default parameters of its own for a method of the suite",
 }
 
 
@@ -141,6 +154,14 @@ def test_a_forgery_is_refused_by_name_and_reason(forge, tmp_path):
     (said,) = report.refused
     assert path.name in said
     assert FORGERIES[forge] in said
+
+
+def test_images_cannot_come_and_go():
+    """A part of CIFAR-10 with 8 or 9 test images per class; after the last session a class has one less than before."""
+    record = make_record("fea", "cifar10-t2", 0, images=((30, 30), (9, 9)))
+    document = forged(record, images_that_come_and_go)
+    reason = refuted(RunRecord.model_validate({key: value for key, value in document.items() if key != SEAL}))
+    assert reason == "after session 2 classes have other numbers of test images than before"
 
 
 def test_what_was_changed_is_worked_out_and_not_believed(tmp_path):

@@ -41,6 +41,12 @@ REFUSED = {
     "keeps_session": ("KeepsSession", "keeps a tensor in 'before.index', outside its parameters and buffers"),
     "stray_tensor": ("StrayTensor", "keeps a tensor in 'cache['means'][0]', outside its parameters and buffers"),
     "stray_value": ("StrayValue", "the method's 'history' is"),
+    "disguised_ids": ("DisguisedIds", "the method's ids must be a plain torch.Tensor, not Spy"),
+    "memo_in_class": ("MemoInClass", "the method's 'MemoInClass.memo' is"),
+    "stash_in_block": ("StashInBlock", "keeps a tensor in 'block.block.stash[0].cls'"),
+    "stash_in_slot": ("StashInSlot", "keeps a tensor in 'stash()"),
+    "reads_in_begin": ("ReadsInBegin", "reads images in begin or of a session that is over"),
+    "freezes_block": ("FreezesBlock", "requires_grad' is False now and would be True in a resumed run"),
     "late_import": ("LateImport", "hidden_helper.py was imported while the method ran"),
 }
 ORDERED = ("ids", "clean_order", "batch_order")
@@ -64,6 +70,7 @@ def cheat(name: str, cls: str, out: Path, options: list[str], monkeypatch) -> in
     short = ("budget.base_epochs=1", "budget.novel_epochs=1", "budget.batch=16")
     words = ["run", "--method", f"{CHEATS / name}.py:{cls}", "--views", "2", "--keep", "--out", str(out), *options]
     words += [word for setting in short for word in ("--set", setting)]
+    monkeypatch.delitem(sys.modules, "hidden_helper", raising=False)  # of a run before
     monkeypatch.setattr(sys, "argv", ["bench", *words])
     return cli.guarded()
 
@@ -110,9 +117,10 @@ def test_what_a_method_may_not_do_is_refused_in_a_sentence(name, where, files, t
 
 
 @pytest.mark.parametrize("where", ["digits", "files"])
-def test_nothing_flows_back_from_an_evaluation(where, files, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["keeps_test_images:KeepsTestImages", "keeps_in_params:KeepsInParams"])
+def test_nothing_flows_back_from_an_evaluation(name, where, files, tmp_path, monkeypatch, capsys):
     options = files if where == "files" else []
-    assert cheat("keeps_test_images", "KeepsTestImages", tmp_path, options, monkeypatch) == 0, capsys.readouterr().err
+    assert cheat(*name.split(":"), tmp_path, options, monkeypatch) == 0, capsys.readouterr().err
     (path,) = tmp_path.glob("kept/*/*/*/weights.safetensors")
     assert load_file(path)["seen"].shape[0] == 0
 
@@ -142,6 +150,40 @@ def test_planting_files_by_class_turns_the_reader_of_the_cache_red(files, tmp_pa
         monkeypatch.setattr(module, "pixel_order", by_label)
     assert cheat("cache_files", "CacheFiles", tmp_path / "out", files, monkeypatch) == 0, capsys.readouterr().err
     assert all(agreed == 1.0 for agreed, _ in agreements(tmp_path / "out", files))
+
+
+def test_the_digest_of_a_method_covers_what_it_imports_and_nothing_else(tmp_path, monkeypatch):
+    """Files beside it and in packages, also those imported inside functions; not what the caller has imported."""
+    from methods import load_own  # noqa: PLC0415
+
+    (tmp_path / "pack").mkdir()
+    for name, text in {
+        "mine.py": "from methods.base import Method\nimport helper\nfrom pack.inner import x\nclass Mine(Method):\n"
+        "    def losses(self, batch):\n        import late\n        return {}\n",
+        "helper.py": "import second\n",
+        "second.py": "",
+        "late.py": "",
+        "other.py": "",
+        "pack/__init__.py": "",
+        "pack/inner.py": "from . import beside\nx = 1\n",
+        "pack/beside.py": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import other  # noqa: PLC0415
+
+    expected = {"mine.py", "helper.py", "second.py", "late.py", "pack/__init__.py", "pack/inner.py", "pack/beside.py"}
+    first = load_own(tmp_path / "mine.py", "Mine")
+    assert {*first.modules} == expected
+    assert sys.modules["other"] is other  # the caller's modules are left alone
+    assert load_own(tmp_path / "mine.py", "Mine").digest == first.digest
+    (tmp_path / "other.py").write_text("y = 2\n")
+    assert load_own(tmp_path / "mine.py", "Mine").digest == first.digest
+    for name in expected:
+        before = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(f"{before}\n# edited\n")
+        assert load_own(tmp_path / "mine.py", "Mine").digest != first.digest, name
+        (tmp_path / name).write_text(before)
 
 
 def test_one_cheat_in_a_process_of_its_own(files, tmp_path):
