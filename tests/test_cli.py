@@ -84,8 +84,11 @@ def test_run_report_and_json(bench, tmp_path):
     assert (tmp_path / "results" / "report" / "index.html").stat().st_size > 10_000
     assert not (tmp_path / "results" / "tables").exists()
     (row,) = json.loads(bench("list", "runs", "--json").stdout)["runs"]
-    assert set(row) == {"name", "protocol", "method", "seed", "group", "status", "own", "metrics"}
-    assert row["own"]
+    assert set(row) == {
+        *("name", "protocol", "method", "seed", "group", "status"),
+        *("own", "source", "label", "metrics"),
+    }
+    assert (row["own"], row["method"], row["label"]) == (True, "fea", "fea (own)")
     assert (row["name"], row["status"]) == (f"digits-t2/fea/{Path(document['record']).stem}", "done")
     assert row["metrics"] == {key: figures[key] for key in row["metrics"]}
     shown = bench("show", row["name"]).stdout

@@ -192,7 +192,7 @@ def test_statistics_of_novel_images_come_from_the_new_rows():
 @pytest.mark.parametrize("kept", [True, False])
 def test_projectors_are_kept_or_made_anew(kept):
     method, world = opened("fea", keep_projectors=kept)
-    begin(method, world, world.session(1), 0)
+    begin(method, world, 1, 0)
     first = method.q[0].weight.detach().clone()
-    begin(method, world, world.session(2), 0)
+    begin(method, world, 2, 0)
     assert torch.equal(method.q[0].weight, first) == kept
