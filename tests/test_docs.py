@@ -47,3 +47,12 @@ def test_citation_is_readable():
 def test_no_absolute_paths_in_committed_records():
     for path in (ROOT / "results").rglob("*.json"):
         assert not re.search(r'"/(home|root|work|tmp|Users)/', path.read_text()), path
+
+
+@pytest.mark.parametrize("patch", sorted((ROOT / "tests" / "faults").glob("*.patch")), ids=lambda path: path.stem)
+def test_faults_can_be_planted(patch):
+    """A patch that no longer applies would plant nothing (`nox -s faults`)."""
+    done = subprocess.run(
+        ["git", "apply", "--check", str(patch)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
