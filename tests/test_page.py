@@ -18,13 +18,13 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """A report of three methods on two protocols; one method's stored text, group and reason are markup."""
+    """A report of three methods on two protocols; one run's group and another's reason are markup."""
     folder = tmp_path_factory.mktemp("site")
     for seed in (0, 1):
         for method, start in (("fea", 90.0), ("gm", 85.0), ("kmeans", 60.0)):
-            save(folder, method, "digits-t2", seed, fading(3, start + seed, 2), epochs=60)
+            save(folder, method, "digits-t2", seed, fading(3, start + seed, 2))
             save(folder, method, "cifar100-t5", seed, fading(6, start + seed, 2))
-    save(folder, "fea", "digits-t2", 0, changed={"note": EVIL}, stored=EVIL)
+    save(folder, "fea", "digits-t2", 0, changed={"backbone": EVIL})
     save(folder, "gm", "digits-t2", 2, fading(3, 50, 2), status="diverged", reason=EVIL)
     write(compose(folder), folder)
     # a method's name cannot hold markup in a record; should one ever, the page itself must not mind
@@ -118,7 +118,8 @@ def test_a_run_opens_with_its_command_and_curves(tab):
     page.locator("#runs tbody button", has_text="cifar100-t5/gm/seed1").click()
     command = page.locator("#run code").inner_text()
     assert command.startswith("bench run --method gm --protocol cifar100-t5 --seed 1 --budget paper")
-    assert page.locator("#run svg polyline").count() == 10  # a term and a diagnostic, five sessions each
+    # a term of the base session; a term and a diagnostic of two phases, five sessions each
+    assert page.locator("#run svg polyline").count() == 1 + 2 * 2 * 5
     assert "85.00" not in page.locator("#run").inner_text()  # seed 1 starts a point higher
     assert "86.00" in page.locator("#run").inner_text()
     diverged = [
@@ -170,7 +171,7 @@ def test_no_sideways_scrolling(browser, site, width):
 
 def test_markup_in_a_record_stays_text(tab):
     page = tab.page
-    assert any(EVIL in text for text in tab.column("cells", "Stored per class"))
+    assert any(EVIL in text for text in tab.column("cells", "Group"))
     assert any("<script>" in text for text in tab.column("cells", "Method"))
     page.locator("#runs tbody tr", has_text="diverged").locator("button").click()
     assert EVIL in page.locator("#run").inner_text()
