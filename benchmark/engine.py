@@ -342,9 +342,9 @@ def taken_up(
         return {}
     refuse_other_threads(loaded.progress)
     if loaded.progress.engine != progress.engine:
+        work = chronicle.out / "work" / setting.request.question.key
         raise UsageError(
-            f"this run was begun by other code of the suite: go back to it, or remove {chronicle.out / 'work'} / "
-            f"{setting.request.question.key} to start over"
+            f"this run was begun by other code of the suite: go back to it, or remove {work} to start over"
         )
     chronicle.results += record.sessions[:done]
     chronicle.stored = record.stored

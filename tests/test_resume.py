@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import benchmark
-from benchmark import checkpoint
+from benchmark import checkpoint, provenance
 from benchmark import record as record_module
 from benchmark.errors import DivergedError, UsageError
 from benchmark.feed import BaseFeed, NovelFeed
@@ -194,6 +194,16 @@ def test_progress_out_of_range_is_damage(unbroken, tmp_path, change):
     record = benchmark.run(settings=SHORT, views=2, out=tmp_path)
     assert record.comparable() == unbroken["fea"].comparable()
     assert state.with_name("state.safetensors.damaged").exists()
+
+
+def test_a_run_is_not_resumed_by_other_code(tmp_path, monkeypatch):
+    """What two codes made together would be recorded as the work of one."""
+    state = stopped_halfway(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(provenance, "engine_source", lambda: "other")
+        with pytest.raises(UsageError, match=rf"begun by other code.*remove {state.parent} to start over"):
+            benchmark.run(settings=SHORT, views=2, out=tmp_path)
+    assert benchmark.run(settings=SHORT, views=2, out=tmp_path).provenance.attempts == 2
 
 
 def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path):
