@@ -3,10 +3,11 @@
 Every configuration runs on four protocols made of *base digits only* (0-5, training images only, a third of them held
 out for scoring): each pair of digits plays the novel classes once, and once all three pairs arrive in turn. No test
 image and no novel digit of digits-t2 takes part. Finished runs below OUT are not repeated. Writes docs/choices.csv
-(a line a run) and the tables of docs/choices.md.
+(a line a run) and the tables of docs/choices.md. With names of methods behind OUT, only their studies are run anew.
 """
 
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
@@ -178,10 +179,10 @@ def named(settings: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items()) or "as chosen"
 
 
-def collect(out: Path) -> pd.DataFrame:
-    """Every run of every study, in parallel, one thread each; what two studies share runs once."""
+def collect(out: Path, studies: Sequence[Study]) -> pd.DataFrame:
+    """Every run of these studies, in parallel, one thread each; what two studies share runs once."""
     places = [
-        (study, row, name, seed) for study in STUDIES for row in study.rows for name in PROTOCOLS for seed in SEEDS
+        (study, row, name, seed) for study in studies for row in study.rows for name in PROTOCOLS for seed in SEEDS
     ]
     jobs = {repr(job): job for job in map(job_of, places, repeat(out))}
     with ProcessPoolExecutor(WORKERS) as pool:
@@ -225,7 +226,11 @@ def runs_of(frame: pd.DataFrame, study: Study, row: dict[str, Any]) -> pd.DataFr
 def main() -> None:
     source, page = HERE / "choices.csv", HERE / "choices.md"
     if len(sys.argv) > 1:
-        collect(Path(sys.argv[1])).to_csv(source, index=False, float_format="%.4f", lineterminator="\n")
+        wanted = [study for study in STUDIES if len(sys.argv) == 2 or study.method in sys.argv[2:]]
+        old = pd.read_csv(source)
+        kept = old[~old["study"].isin([study.title for study in wanted])]
+        found = pd.concat([kept, collect(Path(sys.argv[1]), wanted)])
+        found.to_csv(source, index=False, float_format="%.4f", lineterminator="\n")
     text = page.read_text()
     head, tail = text.split(MARK)[0], text.split(MARK)[2]
     page.write_text(f"{head}{MARK}\n{tables(pd.read_csv(source))}\n{MARK}{tail}")

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -51,9 +52,11 @@ class Loaded:
     name: str
     cls: "type[Method]"
     modules: dict[str, str]
-    """SHA-256 of the method's file; of a user's own method, of every file of its folder that it imports."""
+    """Digest of the method's file; of a user's own method, of every file of its folder that it imports."""
     folder: Path | None = None
     """Where the user's own files are; none: a method of the suite."""
+    typed: str | None = None
+    """`path/to/mine.py:Mine`, as the user gave it; none: a method of the suite."""
 
     @property
     def digest(self) -> str:
@@ -70,15 +73,32 @@ class Loaded:
         return [] if self.folder is None else sorted(imported_from(self.folder) - before - self.modules.keys())
 
 
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def code_digest(path: Path) -> str:
+    """SHA-256 of what a file says to Python: comments, blank lines and layout are no part of it."""
+    whole = hashlib.sha256()
+    for part in spelled(ast.parse(path.read_bytes(), str(path))):
+        whole.update(f"{part}\n".encode(errors="surrogatepass"))
+    return whole.hexdigest()
+
+
+def spelled(node: ast.AST) -> Iterator[str]:
+    """A syntax tree as text; what is absent is left out, so that new fields of later Pythons change nothing."""
+    yield f"({type(node).__name__}"
+    for name, value in ast.iter_fields(node):
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, ast.AST):
+                yield name
+                yield from spelled(item)
+            elif item is not None:
+                yield f"{name}={item!r}"
+    yield ")"
 
 
 def load(name: str) -> Loaded:
     """A method of the suite by name."""
     entry = entries()[name]
     file = Path(str(files("methods") / f"{name}.py"))
-    return Loaded(name, getattr(importlib.import_module(f"methods.{name}"), entry.cls), {file.name: sha256(file)})
+    return Loaded(name, getattr(importlib.import_module(f"methods.{name}"), entry.cls), {file.name: code_digest(file)})
 
 
 INSTALLED = ("site-packages", "dist-packages")
@@ -136,9 +156,9 @@ def load_own(path: Path, cls: str) -> Loaded:
     """
     from methods.base import Method  # noqa: PLC0415 - imports torch
 
-    path = path.resolve()
+    typed, path = f"{path.as_posix()}:{cls}", path.resolve()
     folder = path.parent
-    own = {place: sha256(file) for place, file in named_files(path, folder).items()}
+    own = {place: code_digest(file) for place, file in named_files(path, folder).items()}
     for name in [name for name, module in sys.modules.items() if hasattr(module, LOADED_BY_US)]:
         del sys.modules[name]  # of another own method, or of this one before it was edited
     before = set(sys.modules)
@@ -158,16 +178,16 @@ def load_own(path: Path, cls: str) -> Loaded:
             place = place_below(folder, sys.modules[name])
             if place is not None:
                 setattr(sys.modules[name], LOADED_BY_US, True)
-                own.setdefault(place, sha256(folder / place))
+                own.setdefault(place, code_digest(folder / place))
     found = getattr(module, cls, None)
     if not (inspect.isclass(found) and issubclass(found, Method)):
         names = [n for n, c in vars(module).items() if inspect.isclass(c) and issubclass(c, Method) and c is not Method]
         raise NotAMethodError(f"{path} defines no method class '{cls}' (it has: {', '.join(names) or 'none'})")
-    if inspect.isabstract(found):
-        raise NotAMethodError(f"{path}: class '{cls}' lacks {', '.join(sorted(found.__abstractmethods__))}")
+    if found.losses is Method.losses and found.phases is Method.phases:
+        raise NotAMethodError(f"{path}: class '{cls}' lacks losses (or a phases() that returns (), to train nothing)")
     if not issubclass(found.Params, Method.Params):
         raise NotAMethodError(f"{path}: class '{cls}': Params must be a subclass of Method.Params")
     required = [name for name, field in found.Params.model_fields.items() if field.is_required()]
     if required:
         raise NotAMethodError(f"{path}: class '{cls}': give the knob '{required[0]}' a default")
-    return Loaded(path.stem.lower(), found, own, folder)
+    return Loaded(path.stem.lower(), found, own, folder, typed)

@@ -9,11 +9,11 @@ image or a hidden label. The engine calls, for every session t = 1, 2, ...:
 and `predict` whenever it wants to know; all but `losses` run without gradients. Session 0 is trained by the engine; a
 method meets it in `end` alone, with labels. What must outlive an interruption goes into parameters and buffers: a
 resumed run is built anew, `begin` is called for every phase up to now, and the saved tensors are put back; so register
-them in `build` or `begin`. Draw random numbers with torch's default generator: the engine seeds it before every call
-from (seed, purpose, session, phase, step).
+them in `build` or `begin`. A method that trains nothing returns no phases: then only `end` and `predict` are called.
+Draw random numbers with torch's default generator: the engine seeds it before every call from (seed, purpose, session,
+phase, step).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -46,7 +46,7 @@ class Phase:
     pool: Literal["session", "session+memory"] = "session"
 
 
-class Method(nn.Module, ABC):
+class Method(nn.Module):
     """A learner that meets sessions in order and names classes by output row."""
 
     version: ClassVar[int] = 1
@@ -74,6 +74,7 @@ class Method(nn.Module, ABC):
             raise ValueError(f"topk is {count}, but features have {self.width} dimensions")
 
     def phases(self) -> tuple[Phase, ...]:
+        """Stretches of a session, in order; none at all: nothing is trained after session 0."""
         return (Phase(),)
 
     def begin(self, session: Unlabelled, phase: Phase) -> None:  # noqa: ARG002 - for methods with several phases
@@ -85,9 +86,9 @@ class Method(nn.Module, ABC):
     def prepare(self, session: Unlabelled, phase: Phase) -> None:
         """Look at the session's clean images before a phase; what is found goes into buffers."""
 
-    @abstractmethod
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The weighted terms of the loss by name; a term that is switched off is absent."""
+        """The weighted terms of the loss by name; a term that is switched off is absent. Not needed without phases."""
+        raise NotImplementedError("write losses(batch), or let phases() return () to train nothing")
 
     def diagnose(self, batch: Batch) -> dict[str, Tensor]:
         """Figures to trust the method by, of the last batch of every epoch: logged, never descended on."""

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from benchmark.stream import Batch, Labelled, MemoryBatch, Unlabelled
 from methods import losses as L
 from methods.base import Method, Phase, knob
+from methods.clustering import distances
 from methods.heads import CosineHead, frozen
-from methods.memory import Exemplars, densest, distances
+from methods.memory import Exemplars, densest
 
 
 class GM(Method):

@@ -1,4 +1,4 @@
-"""k-means: the floor under every table. Nothing is trained after session 0.
+"""k-means: the plain floor. Nothing is trained after session 0.
 
 Each session's clean features are clustered by k-means; an image goes to the class with the nearest mean, over all
 classes met so far. Features are the base model's, normalised. No paper: any method should beat it.
@@ -7,16 +7,13 @@ Deviations: none.
 
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.cluster import KMeans as Clustering
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.stream import Batch, Labelled, Unlabelled
+from benchmark.stream import Labelled, Unlabelled
 from methods.base import Method, Phase, knob
-from methods.memory import distances
+from methods.clustering import class_means, distances, k_means
 
 
 class KMeans(Method):
@@ -34,24 +31,10 @@ class KMeans(Method):
     def phases(self) -> tuple[Phase, ...]:
         return ()
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        raise NotImplementedError("k-means trains nothing")
-
     def end(self, session: Unlabelled | Labelled) -> None:
         h = F.normalize(self.clean_features(session), dim=1)
-        rows = session.labels if isinstance(session, Labelled) else self.cluster(h, session.new)
-        means = torch.stack([h[rows == row].mean(dim=0) for row in range(session.new)])
-        self.mean = torch.cat([self.mean.to(means), means])
-
-    def cluster(self, h: Tensor, clusters: int) -> Tensor:
-        """Single-threaded and in float64: with threads, the order of sums would depend on the machine."""
-        seed = int(torch.randint(2**31, ()))
-        with threadpool_limits(1):
-            found = Clustering(clusters, n_init=self.params.restarts, random_state=seed).fit_predict(
-                h.cpu().double().numpy()
-            )
-        return torch.from_numpy(found.astype(np.int64)).to(h.device)
+        rows = session.labels if isinstance(session, Labelled) else k_means(h, session.new, self.params.restarts)
+        self.mean = torch.cat([self.mean.to(h), class_means(h, rows, session.new)])
 
     def predict(self, tokens: Any) -> Tensor:
-        h = F.normalize(self.block(tokens), dim=1)
-        return distances(h, self.mean).argmin(dim=1)
+        return distances(F.normalize(self.block(tokens), dim=1), self.mean).argmin(dim=1)

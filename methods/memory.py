@@ -84,15 +84,6 @@ class Exemplars(nn.Module):
             self.row = torch.cat([self.row.to(chosen), rows[chosen]])
 
 
-def distances(points: Tensor, means: Tensor) -> Tensor:
-    """Euclidean, by differences.
-
-    By products, as torch prefers for many points, close means cannot be told apart, and which of them is nearest then
-    depends on the batch.
-    """
-    return torch.cdist(points, means, compute_mode="donot_use_mm_for_euclid_dist")
-
-
 @torch.no_grad()
 def herd(h: Tensor, count: int) -> Tensor:
     """Places of `count` images whose running mean stays closest to the mean of all (iCaRL); all if there are fewer.

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from benchmark.stream import Labelled
 from methods.base import Method, Phase
-from methods.memory import distances
+from methods.clustering import distances
 
 
 class Cheat(Method):

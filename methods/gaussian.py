@@ -1,0 +1,56 @@
+"""Gaussian: the stronger floor. Nothing is trained after session 0.
+
+Every class is a Gaussian around its mean, and all share one covariance: that of the base classes around their means,
+shrunk (Ledoit and Wolf, 2004). Features are whitened by it, each session is clustered there by k-means, and an image
+goes to the nearest of all means, which is the linear discriminant for classes of equal size. No paper: ours. That such
+frozen baselines are hard to beat is what FRoST's authors found in later work (MSc-iNCD).
+Deviations: none.
+"""
+
+from typing import Any
+
+import torch
+from sklearn.covariance import ledoit_wolf
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from benchmark.stream import Labelled, Unlabelled
+from methods.base import Method, Phase, knob
+from methods.clustering import class_means, distances, k_means
+
+
+class Gaussian(Method):
+    class Params(Method.Params):
+        """Knobs of the floor."""
+
+        restarts: int = knob(10, "ours", "random starts, the tightest of which is kept", ge=1)
+
+    params: Params
+    mean: Tensor
+    whitening: Tensor
+
+    def build(self) -> None:
+        self.register_buffer("mean", torch.zeros(0, self.width))  # of every class, whitened
+        self.register_buffer("whitening", torch.eye(self.width))
+
+    def phases(self) -> tuple[Phase, ...]:
+        return ()
+
+    def end(self, session: Unlabelled | Labelled) -> None:
+        h = self.clean_features(session)
+        if isinstance(session, Labelled):
+            self.whitening = whitening_of(h - class_means(h, session.labels, session.new)[session.labels])
+        z = h @ self.whitening
+        rows = session.labels if isinstance(session, Labelled) else k_means(z, session.new, self.params.restarts)
+        self.mean = torch.cat([self.mean.to(z), class_means(z, rows, session.new)])
+
+    def predict(self, tokens: Any) -> Tensor:
+        return distances(self.block(tokens) @ self.whitening, self.mean).argmin(dim=1)
+
+
+def whitening_of(centred: Tensor) -> Tensor:
+    """The inverse root of the shrunk covariance of points around their means; single-threaded, in float64."""
+    with threadpool_limits(1):
+        covariance, _ = ledoit_wolf(centred.cpu().double().numpy(), assume_centered=True)
+    values, vectors = torch.linalg.eigh(torch.from_numpy(covariance))
+    return ((vectors / values.sqrt()) @ vectors.T).to(centred)
