@@ -28,6 +28,7 @@ def run(
     threads: int | None = None,
     data_dir: str | Path | None = None,
     out: str | Path = "results",
+    offline: bool = False,
     keep: bool = False,
     display: "Display | None" = None,
     stop: "Stop | None" = None,
@@ -35,9 +36,13 @@ def run(
     """Answer one question and return its record; `record.metrics()` has the figures.
 
     `settings` are what `--set` takes: `{"omega": 1, "budget.lr": 0.02, "shared.tau_c": 1}`. A finished run is answered
-    from its record, an unfinished one is resumed.
+    from its record, an unfinished one is resumed. Data and weights that are missing are fetched, unless `offline`.
     """
+    from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
+    from benchmark.progress import Stop  # noqa: PLC0415
     from benchmark.request import ask  # noqa: PLC0415
+
+    stop = stop or Stop()
 
     request = ask(
         method,
@@ -50,6 +55,7 @@ def run(
         params=params,
         settings=settings or {},
         data_dir=Path(data_dir) if data_dir is not None else None,
+        fetching=None if is_offline(offline) else Fetching(stop, quiet=display is None),
     )
     from benchmark.engine import run as carry  # noqa: PLC0415 - imports torch; after the request was found good
 

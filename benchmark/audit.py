@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from scipy.optimize import linear_sum_assignment
 
 from benchmark import scoring
-from benchmark.protocol import Budget, Shared, load_backbones, load_datasets, protocol_names, suite_protocol
+from benchmark.protocol import Budget, Shared, load_backbones, protocol_names, suite_protocol
 from benchmark.record import PhaseLog, RunRecord
 from benchmark.reference import suite_methods
 
@@ -87,10 +87,11 @@ def _of_backbone(record: RunRecord) -> Iterator[str]:
 
 def _of_data(record: RunRecord) -> Iterator[str]:
     """Every class has as many images as the data says, and the data no more than the dataset has."""
-    data, spec = record.question.data, load_datasets()[record.protocol.dataset]
+    data, spec = record.question.data, record.protocol.data
     told = {"train": list(data.train), "test": list(data.test)}
     spans = {"train": spec.span("train"), "test": spec.span("test")}
-    if any(most > spans[split][1] or not 1 <= least <= most for split, (least, most) in told.items()):
+    more = [split for split, span in spans.items() if span is not None and told[split][1] > span[1]]
+    if more or not all(1 <= least <= most for least, most in told.values()):
         yield f"its numbers of images per class cannot be those of {spec.title}"
     if spec.pixels == data.digest and told != spans:
         yield f"its data digest is that of {spec.title}, its numbers of images are not"

@@ -13,7 +13,7 @@ from benchmark.data import open_dataset
 from benchmark.errors import UsageError
 from benchmark.files import cache_folder
 from benchmark.progress import Display, Stop
-from benchmark.protocol import Backbone, Protocol, Shared, load_datasets, validated
+from benchmark.protocol import Backbone, Protocol, Shared, validated
 from benchmark.request import Request, by_part, parse_views
 from benchmark.seeds import repeatable
 from benchmark.setting import open_bank, open_setting, pick_device
@@ -39,7 +39,7 @@ def build(request: Request, device: str, threads: int | None, stop: Stop) -> Ans
 
 
 def refuse_memory(protocol: Protocol) -> None:
-    if load_datasets()[protocol.dataset].layout == "embedded":
+    if protocol.data.layout == "embedded":
         raise UsageError(
             f"{protocol.name} needs no bank: its images are few and small, runs keep their tokens in memory"
         )
@@ -47,7 +47,7 @@ def refuse_memory(protocol: Protocol) -> None:
 
 def bank_of(request: Request) -> Bank:
     trunk, _ = split_vit(build_vit(request.backbone), request.backbone)
-    return open_bank(request, open_dataset(request.protocol.dataset, request.data_dir), trunk)
+    return open_bank(request, open_dataset(request.protocol.data, request.data_dir), trunk)
 
 
 def plan_request(request: Request) -> Answer:
@@ -60,6 +60,8 @@ def plan_request(request: Request) -> Answer:
 def plan_complete(protocol: Protocol, spec: Backbone, views: int | str | None, settings: Mapping[str, Any]) -> Answer:
     """The same for the complete dataset, where data or weights are not here yet."""
     refuse_memory(protocol)
+    if protocol.data.train is None:
+        raise UsageError(f"nobody says how many images {protocol.name} has: data and weights must be here to plan it")
     trunk, _ = split_vit(build_vit(spec), spec)
     shared = validated(Shared, dict(protocol.shared) | by_part(settings)["shared"], "shared")
     shape = Shape(*trunk.shape, shared.bank)

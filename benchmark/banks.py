@@ -12,7 +12,7 @@ import filelock
 
 from benchmark.bank import FOOTER, HEADER, Bank, Piece, Shape, payload_digest, shards, wanted_pieces
 from benchmark.files import make_folder
-from benchmark.protocol import Backbone, Protocol, load_datasets
+from benchmark.protocol import Backbone, Protocol
 
 DAY = 86400.0
 
@@ -37,10 +37,10 @@ class Plan:
 
 def plan(protocol: Protocol, spec: Backbone, views: int | str, shape: Shape, folder: Path, bank: Bank | None) -> Plan:
     """Counted, not measured: of the complete dataset, or of the images that are here if the bank is known."""
-    data = load_datasets()[protocol.dataset]
+    data = protocol.data
     classes = sum(map(len, protocol.classes))
     if bank is None:
-        counts = {"train": classes * data.span("train")[1], "test": classes * data.span("test")[1]}
+        counts = {"train": classes * data.most("train"), "test": classes * data.most("test")}
     else:
         counts = {split: len(ids) for split, ids in bank.members.items()}
     augmented = 0 if views == "live" else int(views)

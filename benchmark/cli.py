@@ -46,6 +46,9 @@ app = typer.Typer(
 )
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+OfflineFlag = Annotated[
+    bool, typer.Option("--offline", help="Fetch nothing: say what is missing instead; also $CNCD_OFFLINE=1.")
+]
 
 
 def print_version(wanted: bool) -> None:
@@ -89,6 +92,7 @@ def run(
         Path | None, typer.Option(help="Folder of the dataset, or its parent; else $CNCD_DATA, else the cache.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of records and unfinished state.")] = Path("results"),
+    offline: OfflineFlag = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Also write predictions (npz) and weights (safetensors).")
     ] = False,
@@ -118,6 +122,7 @@ def run(
         threads=threads,
         data_dir=data_dir,
         out=out,
+        offline=offline,
         keep=keep,
         display=Display(),
         stop=stop,
@@ -266,7 +271,7 @@ def listing(kind: str) -> list[dict[str, Any]]:
             {
                 "name": p.name,
                 "title": p.title,
-                "dataset": p.dataset,
+                "dataset": p.data.name,
                 "classes": "+".join(str(len(c)) for c in p.classes),
                 "backbone": p.backbone,
             }
@@ -397,6 +402,7 @@ def bank(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the dataset, or its parent.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,
+    offline: OfflineFlag = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what it would take on disk.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Read all files of all banks, check digests.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Remove damaged files and what dead builders left.")] = False,
@@ -407,6 +413,7 @@ def bank(
 ) -> None:
     """Build the tokens a protocol needs, or look after those that are there."""
     from benchmark import bank_command  # noqa: PLC0415
+    from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
     from benchmark.progress import Stop  # noqa: PLC0415
     from benchmark.protocol import load_backbone, load_protocol  # noqa: PLC0415
     from benchmark.request import ask, parse_setting  # noqa: PLC0415
@@ -429,6 +436,7 @@ def bank(
                 views=views,
                 settings=dict(map(parse_setting, settings or [])),
                 data_dir=data_dir,
+                fetching=None if plan or is_offline(offline) else Fetching(stop),
             )
             result = bank_command.plan_request(request) if plan else bank_command.build(request, device, threads, stop)
         except MissingError:

@@ -18,7 +18,7 @@ from benchmark.errors import MissingError
 from benchmark.files import cache_folder
 from benchmark.layouts import SplitName, find_layout
 from benchmark.pixels import data_digest, image_digests, open_pixels, pixel_order
-from benchmark.protocol import DatasetSpec, load_datasets
+from benchmark.protocol import DatasetSpec
 
 
 @dataclass(frozen=True)
@@ -111,22 +111,31 @@ def data_folder(given: Path | None) -> Path:
     return Path(os.environ["CNCD_DATA"]) if os.environ.get("CNCD_DATA") else cache_folder() / "data"
 
 
-def open_dataset(name: str, data_dir: Path | None = None) -> Dataset:
-    """A dataset by name; one that lies in files is decoded the first time it is opened."""
-    spec = load_datasets()[name]
+def open_dataset(spec: DatasetSpec, data_dir: Path | None = None) -> Dataset:
+    """A dataset; one that lies in files is decoded the first time it is opened."""
     if spec.layout == "embedded":
-        return EMBEDDED[name]()
-    root = data_folder(data_dir)
+        return EMBEDDED[spec.name]()
+    root = dataset_folder(spec, data_dir)
     layout = find_layout(spec, root)
     if layout is None:
         raise MissingError(f"{spec.title} is not in {root}: {how_to_get(spec)}")
     found = open_pixels(spec, layout, cache_folder())
     train, test = (Split(found.images[split], found.labels[split]) for split in ("train", "test"))
-    return Dataset(name, found.names, train, test, found.digest, found.in_both)
+    return Dataset(spec.name, found.names, train, test, found.digest, found.in_both)
+
+
+def dataset_folder(spec: DatasetSpec, given: Path | None) -> Path:
+    """Where a dataset is looked for: own images where the protocol says they are, unless another folder is given."""
+    if spec.pictures is None or given is not None:
+        return data_folder(given)
+    if spec.pictures.folder is None:
+        raise MissingError(f"nobody says where {spec.title} is: give its folder with --data-dir")
+    return Path(spec.pictures.folder)
 
 
 def how_to_get(spec: DatasetSpec) -> str:
-    assert spec.archive is not None
+    if spec.archive is None:
+        return "correct the folder in the protocol, or give another with --data-dir"
     layouts = "train/<class>/ and test/<class>/" if spec.layout == "cifar" else f"{spec.folders[0]}/train and val"
     return (
         f"`bench fetch {spec.name}` downloads it (about {spec.archive.megabytes} MB), "

@@ -1,11 +1,14 @@
-"""`bench fetch`: download a dataset or a backbone's weights, and believe nothing that was not checked.
+"""Downloads: a dataset's archive or a backbone's weights, nothing of which is believed before it was checked.
 
-A download goes to a `.part` that the next attempt continues, from the same source or another. It gets its name only
-when size and digest are right and it is not a web page. Archives are unpacked by name and bytes alone (no links, no
-paths that leave the folder, no more than a stated size) into a temporary folder that is then renamed.
+`bench fetch` asks for one by name; `bench run` and `bench bank` fetch what they miss. A download goes to a `.part` that
+the next attempt continues. It gets its name only when size and digest are right and it is not a web page. What the
+model hub serves under a pinned revision has the digest that the hub states for it, where nobody registered another.
+Archives are unpacked by name and bytes alone (no links, no paths that leave the folder, no more than a stated size)
+into a temporary folder that is then renamed.
 """
 
 import hashlib
+import os
 import re
 import shutil
 import stat
@@ -26,7 +29,7 @@ from benchmark.errors import DataError, InterruptedRunError, UsageError
 from benchmark.files import atomic_write, make_folder, waiting_lock
 from benchmark.layouts import find_layout
 from benchmark.progress import Display, Stop
-from benchmark.protocol import Archive, DatasetSpec, fetched_weights, load_backbones, load_datasets, suggest
+from benchmark.protocol import Archive, Backbone, DatasetSpec, fetched_weights, load_backbones, load_datasets, suggest
 
 BLOCK = 1 << 18
 MOST_MEMBERS, MOST_BYTES, MOST_RATIO = 1_000_000, 50_000_000_000, 200
@@ -34,6 +37,7 @@ MOST_MEMBERS, MOST_BYTES, MOST_RATIO = 1_000_000, 50_000_000_000, 200
 BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError)
 """What a broken archive may raise while it is read; RuntimeError is what zipfile says of an encrypted one."""
 HUB = re.compile(r"^hub:([\w.-]+/[\w.-]+)@([0-9a-f]{40})/([\w./-]+)$")
+SHA256 = r"[0-9a-f]{64}"
 AGENT = "cncd-bench"
 
 
@@ -50,17 +54,42 @@ class SourceError(Exception):
     """Why one source did not do; the next is tried."""
 
 
+def is_offline(asked: bool) -> bool:
+    """Whether nothing may be fetched: `--offline`, or `$CNCD_OFFLINE` with anything but nothing and 0."""
+    return asked or os.environ.get("CNCD_OFFLINE", "") not in ("", "0")
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """Fetches what a run misses, and says what it does."""
+
+    stop: Stop
+    quiet: bool = False
+
+    def weights(self, spec: Backbone) -> Path:
+        with Display(quiet=self.quiet) as display:
+            return fetch_weights(spec, Wish(), display, self.stop)
+
+    def dataset(self, spec: DatasetSpec, root: Path) -> Path:
+        with Display(quiet=self.quiet) as display:
+            return fetch_dataset(spec, root, Wish(), display, self.stop)
+
+
 def fetch(name: str, data_dir: Path | None, wish: Wish, display: Display, stop: Stop) -> Path:
     """Make a dataset or a backbone's weights be there; where they are."""
     datasets, backbones = load_datasets(), load_backbones()
     if name in datasets:
         return fetch_dataset(datasets[name], data_folder(data_dir), wish, display, stop)
     if name in backbones:
-        download = backbones[name].download
-        if download is None:
-            raise UsageError(f"backbone '{name}' is not for download: give its file with --weights")
-        return fetch_file(download, fetched_weights(download), wish, display, stop)
+        return fetch_weights(backbones[name], wish, display, stop)
     raise UsageError(f"unknown dataset or backbone '{name}'{suggest(name, [*datasets, *backbones])}")
+
+
+def fetch_weights(spec: Backbone, wish: Wish, display: Display, stop: Stop) -> Path:
+    if spec.download is None:
+        raise UsageError(f"backbone '{spec.name}' is not for download: give its file with --weights")
+    archive = spec.download.model_copy(update={"sha256": spec.sha256})
+    return fetch_file(archive, fetched_weights(archive), wish, display, stop)
 
 
 def fetch_dataset(spec: DatasetSpec, root: Path, wish: Wish, display: Display, stop: Stop) -> Path:
@@ -93,9 +122,15 @@ def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, sto
         for source in wish.sources or archive.urls:
             # a part belongs to its source: halves of two files make no whole
             part = target.with_name(f"{target.name}.{hashlib.sha256(source.encode()).hexdigest()[:8]}.part")
+            size = f"{archive.bytes:,} bytes" if archive.bytes else f"about {archive.megabytes} MB"
+            display.say(f"fetching {archive.file}, {size}, from {source} (--offline does without)")
             try:
-                transfer(resolve(source), part, wish.timeout, display, stop)
-                digest = checked(part, archive, target, wish)
+                stated = copied_from_hub_cache(source, part)
+                if stated is None:
+                    address = resolve(source, wish.timeout)
+                    transfer(address.url, part, wish.timeout, display, stop)
+                    stated = address.sha256
+                digest = checked(part, archive, target, wish, stated)
             except SourceError as error:
                 reasons.append(f"{source}: {error}")
                 display.say(f"{source}: {error}")
@@ -111,10 +146,18 @@ def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, sto
     )
 
 
-def resolve(source: str) -> str:
+@dataclass(frozen=True)
+class Address:
+    """Where a file is served, and the digest that the hub states for it."""
+
+    url: str
+    sha256: str | None = None
+
+
+def resolve(source: str, timeout: float) -> Address:
     """A web address; `hub:owner/repository@revision/file` is one at the model hub, pinned to a commit."""
     if source.startswith(("http://", "https://")):
-        return source
+        return Address(source)
     found = HUB.match(source)
     if found is None:
         raise UsageError(
@@ -122,7 +165,46 @@ def resolve(source: str) -> str:
             "with the 40 digits of a commit"
         )
     repository, revision, file = found.groups()
-    return f"https://huggingface.co/{repository}/resolve/{revision}/{file}"
+    return hub_address(repository, revision, file, timeout)
+
+
+def hub_address(repository: str, revision: str, file: str, timeout: float) -> Address:
+    """Ask the hub (or the mirror in `$HF_ENDPOINT`) for a file of a pinned revision."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url  # noqa: PLC0415 - slow to import, and seldom needed
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    mirror = os.environ.get("HF_ENDPOINT") or None
+    url = hf_hub_url(repository, file, revision=revision, endpoint=mirror)
+    try:
+        told = get_hf_file_metadata(url, timeout=timeout, endpoint=mirror)
+    except HfHubHTTPError as error:
+        raise SourceError(f"the hub says {error.response.status_code}") from None
+    except Exception as error:  # noqa: BLE001 - what its client raises without a connection is its own affair
+        late = "timeout" in type(error).__name__.lower()
+        why = f"nothing came for {timeout:g} seconds" if late else f"no connection ({error})"
+        raise SourceError(why) from None
+    if told.commit_hash not in (None, revision):
+        raise SourceError(f"the hub serves revision {told.commit_hash[:12]}…, asked for was {revision[:12]}…")
+    return Address(url, told.etag if told.etag and re.fullmatch(SHA256, told.etag) else None)
+
+
+def copied_from_hub_cache(source: str, part: Path) -> str | None:
+    """The digest under which the hub's own cache has the file, copied to `part`; none if it is not there.
+
+    Whoever used timm with these weights before need not download them again.
+    """
+    found = HUB.match(source)
+    if found is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
+
+    repository, revision, file = found.groups()
+    there = try_to_load_from_cache(repository, file, revision=revision)
+    stated = Path(there).resolve().name if isinstance(there, str) else ""
+    if not re.fullmatch(SHA256, stated):
+        return None
+    shutil.copyfile(str(there), part)
+    return stated
 
 
 def transfer(url: str, part: Path, timeout: float, display: Display, stop: Stop) -> None:
@@ -199,17 +281,22 @@ def receive(
         raise SourceError(f"the connection ended after {have:,} of {total:,} bytes; what came is kept")
 
 
-def checked(part: Path, archive: Archive, target: Path, wish: Wish) -> str:
-    """The SHA-256 of a complete download, if it is the registered one or the user accepts it."""
+def checked(part: Path, archive: Archive, target: Path, wish: Wish, stated: str | None) -> str:
+    """The SHA-256 of a complete download, if it is the registered one, else the hub's, or the user accepts it."""
+    size = part.stat().st_size
+    if archive.bytes is not None and size != archive.bytes:
+        part.unlink()
+        raise SourceError(f"it has {size:,} bytes, registered are {archive.bytes:,}; thrown away")
     with part.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    for kind, registered, found in (("sha256", archive.sha256, sha256), ("md5", archive.md5, md5)):
+    known = (("sha256", archive.sha256, sha256), ("md5", archive.md5, md5), ("sha256", stated, sha256))
+    for kind, registered, found in known:
         if registered is not None and registered != found:
             part.unlink()
             raise SourceError(f"its {kind} is {found[:12]}…, registered is {registered[:12]}…; thrown away")
-    if archive.sha256 is None and archive.md5 is None and not wish.accept_digest:
+    if all(registered is None for _, registered, _ in known) and not wish.accept_digest:
         raise DataError(
             f"{target.name} has sha256 {sha256} and nobody registered one to compare with: if you trust the source, "
             "the same command with --accept-digest takes it, without downloading again if the server can continue"

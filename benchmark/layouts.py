@@ -10,19 +10,19 @@ import os
 import pickle
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageOps
 
 from benchmark.errors import DataError
-from benchmark.protocol import DatasetSpec, Members
+from benchmark.protocol import DatasetSpec, Members, Pictures
 
 SplitName = Literal["train", "test"]
 Picture = npt.NDArray[np.uint8]
@@ -43,11 +43,15 @@ class Layout(Protocol):
     def names(self) -> tuple[str, ...]:
         """Class names in the order of their labels."""
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the decoded images."""
+
     def files(self) -> list[Path]:
         """Every file that is read, so that a change of any of them is noticed."""
 
     def images(self, split: SplitName, label: int) -> list[Picture]:
-        """Decoded images (side, side, 3) of one class, in no particular order."""
+        """Decoded images (height, width, 3) of one class, in no particular order."""
 
 
 def decode(path: Path, side: int) -> Picture:
@@ -82,12 +86,24 @@ class Folders:
     others: tuple[Path, ...] = ()
     """Files that were read beside the images."""
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.side, self.side
+
     def files(self) -> list[Path]:
         return [*self.others, *(path for paths in self.paths.values() for path in paths)]
 
     def images(self, split: SplitName, label: int) -> list[Picture]:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            return list(pool.map(lambda path: decode(path, self.side), self.paths[split, label]))
+        return in_threads(lambda path: decode(path, self.side), self.paths[split, label])
+
+
+Found = TypeVar("Found")
+
+
+def in_threads(look: Callable[[Path], Found], paths: list[Path]) -> list[Found]:
+    """What each file gives, several at a time: decoding leaves Python's lock."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(look, paths))
 
 
 def class_folders(spec: DatasetSpec, place: Path) -> Folders:
@@ -131,6 +147,104 @@ def tiny_imagenet(spec: DatasetSpec, place: Path) -> Folders:
     return Folders(place, tuple(wnids), side_of(spec), paths)
 
 
+LARGEST = 512
+"""Pixels of the shorter side: larger images are made smaller when they are decoded, all crops are smaller anyway."""
+
+
+def turned(path: Path) -> Image.Image:
+    """An image file, opened; turned upright if the camera noted how it was held."""
+    image = Image.open(path, formats=FORMATS)
+    return ImageOps.exif_transpose(image)
+
+
+def readable(look: Callable[[Path], Found], path: Path) -> Found:
+    """What a look at an image file gives; whatever is wrong with it becomes a sentence."""
+    try:
+        return look(path)
+    except Exception as error:  # noqa: BLE001 - a broken image may raise anything
+        raise DataError(f"{path} cannot be read as an image ({error}): remove it or get it again") from None
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Height and width."""
+    with turned(path) as image:
+        return image.size[1], image.size[0]
+
+
+def fitted_into(path: Path, shape: tuple[int, int]) -> Picture:
+    """An image as RGB bytes of a shape; one of another shape is scaled to cover it and cut around its middle."""
+    with turned(path) as image:
+        colours = image.convert("RGB")
+    size = (shape[1], shape[0])
+    if colours.size != size:
+        colours = ImageOps.fit(colours, size, Image.Resampling.BICUBIC)
+    return np.asarray(colours)
+
+
+@dataclass
+class OwnFolders:
+    """The user's own images: `train/<class>/*` and `test/<class>/*`, or `<class>/*` with a share held out."""
+
+    place: Path
+    pictures: Pictures
+    paths: dict[tuple[SplitName, int], list[Path]]
+    """By split and label; where a share is held out, all images of a class stand under `train`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.pictures.classes
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """That of all images, if they have one and it is not too large; else squares of the side that was asked for."""
+        found = {*in_threads(lambda path: readable(size_of, path), self.files())}
+        one = next(iter(found)) if len(found) == 1 else None
+        return one if one is not None and min(one) <= LARGEST else (self.pictures.side, self.pictures.side)
+
+    def files(self) -> list[Path]:
+        return [path for paths in self.paths.values() for path in paths]
+
+    def images(self, split: SplitName, label: int) -> list[Picture]:
+        shape = self.shape
+        held = split if self.pictures.test_share is None else "train"
+        found = in_threads(lambda path: readable(lambda p: fitted_into(p, shape), path), self.paths[held, label])
+        share = self.pictures.test_share
+        return found if share is None else held_out(found, share, self.pictures.split_seed)[split]
+
+
+def held_out(pictures: list[Picture], share: float, seed: int) -> dict[SplitName, list[Picture]]:
+    """A class split in two by its pixels and a seed, not by names of files. Equal images stay together."""
+    groups: dict[bytes, list[Picture]] = {}
+    for picture in pictures:
+        groups.setdefault(hashlib.sha256(f"{seed}:".encode() + picture.tobytes()).digest(), []).append(picture)
+    wanted = max(1, round(share * len(pictures)))
+    splits: dict[SplitName, list[Picture]] = {"train": [], "test": []}
+    for _, equal in sorted(groups.items()):
+        splits["test" if len(splits["test"]) < wanted else "train"] += equal
+    return splits
+
+
+def own_folders(spec: DatasetSpec, place: Path) -> OwnFolders:
+    """The folders of the classes that the protocol lists."""
+    pictures = spec.pictures
+    assert pictures is not None
+    folders: dict[SplitName, Path] = {"train": place / "train", "test": place / "test"}
+    apart = all(folder.is_dir() for folder in folders.values())
+    if not apart and pictures.test_share is None:
+        raise DataError(f"{place} has no train/ and test/: write test_share (such as 0.2) into the protocol's dataset")
+    if apart and pictures.test_share is not None:
+        raise DataError(f"{place} has train/ and test/: take test_share out of the protocol's dataset")
+    paths: dict[tuple[SplitName, int], list[Path]] = {}
+    if not apart:
+        folders = {"train": place}
+    for split, folder in folders.items():
+        for label, name in enumerate(pictures.classes):
+            if not (folder / name).is_dir():
+                raise DataError(f"{folder} has no folder '{name}', which is a class of the protocol")
+            paths[split, label] = visible(folder / name)
+    return OwnFolders(place, pictures, paths)
+
+
 def side_of(spec: DatasetSpec) -> int:
     assert spec.side is not None
     return spec.side
@@ -170,6 +284,10 @@ class Pickled:
 
     place: Path
     spec: DatasetSpec
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return side_of(self.spec), side_of(self.spec)
 
     @property
     def members(self) -> Members:
@@ -248,6 +366,8 @@ def read_bytes(path: Path) -> bytes:
 
 def find_layout(spec: DatasetSpec, root: Path) -> Layout | None:
     """The dataset in `root` itself or, under one of its usual names, below it; none if it is not there."""
+    if spec.layout == "own":
+        return own_folders(spec, root) if root.is_dir() else None
     for place in (root, *(root / name for name in spec.folders)):
         if spec.layout == "tiny":
             if (place / "train").is_dir() and (place / "val").is_dir():

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from benchmark.errors import DataError
 from benchmark.files import atomic_write, file_digest, make_folder, naming
 from benchmark.intact import Checked, is_whole, move_aside, sealed
-from benchmark.layouts import Layout, SplitName, side_of
+from benchmark.layouts import Layout, SplitName
 from benchmark.protocol import DatasetSpec
 
 FORMAT = 2
@@ -65,7 +65,9 @@ def data_digest(*splits: tuple[Sequence[bytes], Sequence[int]]) -> str:
 
 def signature(spec: DatasetSpec, layout: Layout) -> str:
     """Changes when a file is added, removed or written: says whether images decoded earlier can be used."""
-    digest = hashlib.sha256(json.dumps([FORMAT, spec.name, spec.side, str(layout.place.resolve())]).encode())
+    told = [FORMAT, spec.name, spec.side, str(layout.place.resolve())]
+    told += [] if spec.pictures is None else [spec.pictures.model_dump(mode="json", exclude={"folder", "title"})]
+    digest = hashlib.sha256(json.dumps(told).encode())
     for path in layout.files():
         try:
             stat = path.stat()
@@ -158,7 +160,7 @@ def write_split(spec: DatasetSpec, layout: Layout, split: SplitName, folder: Pat
     """Decode class by class into a file that is then sorted: a whole split need not fit into memory."""
     digests: list[bytes] = []
     labels: list[int] = []
-    unsorted, side = folder / f"{split}.unsorted", side_of(spec)
+    unsorted = folder / f"{split}.unsorted"
     with naming(unsorted), unsorted.open("wb") as file:
         for label, name in enumerate(layout.names):
             pictures = layout.images(split, label)
@@ -169,7 +171,7 @@ def write_split(spec: DatasetSpec, layout: Layout, split: SplitName, folder: Pat
                 digests.append(hashlib.sha256(content).digest())
                 labels.append(label)
     order = pixel_order(digests, labels)
-    shape = (len(order), side, side, 3)
+    shape = (len(order), *layout.shape, 3)
     source = np.memmap(unsorted, dtype=np.uint8, mode="r", shape=shape)
     target = folder / file_names()["images", split]
     # written, not mapped: a full disk would crash whoever maps
@@ -192,8 +194,8 @@ def check_names(spec: DatasetSpec, layout: Layout) -> None:
 
 
 def check_count(spec: DatasetSpec, layout: Layout, split: SplitName, name: str, found: int) -> None:
-    _, whole = spec.span(split)
     if found == 0:
         raise DataError(f"{layout.place}: class '{name}' has no {split} image")
-    if found > whole:
-        raise DataError(f"{layout.place}: class '{name}' has {found} {split} images, {spec.title} has {whole}")
+    span = spec.span(split)
+    if span is not None and found > span[1]:
+        raise DataError(f"{layout.place}: class '{name}' has {found} {split} images, {spec.title} has {span[1]}")

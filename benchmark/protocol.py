@@ -64,11 +64,16 @@ class Shared(Spec):
 class Archive(Spec):
     """A file that `bench fetch` downloads and unpacks."""
 
-    file: str = Field(pattern=FILE)
+    file: str = Field(pattern=FILE, description="its name once it is here")
     megabytes: int = Field(ge=0, description="about, for people who wait")
-    urls: tuple[str, ...] = Field(min_length=1, description="tried in this order; all serve the same bytes")
-    md5: str | None = Field(None, description="as an installed package states it")
-    sha256: str | None = Field(None, description="computed from the file by us")
+    bytes: int | None = Field(None, ge=1, description="exactly, if known")
+    urls: tuple[str, ...] = Field(
+        min_length=1,
+        description="tried in this order, all serve the same bytes: http(s)://..., or hub:owner/name@REVISION/file",
+    )
+    md5: str | None = Field(None, pattern=r"^[0-9a-f]{32}$")
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    digest_from: str | None = Field(None, description="who states the digest")
 
 
 class Members(Spec):
@@ -86,26 +91,61 @@ class Members(Spec):
         return self.names | self.train | self.test
 
 
+class Pictures(Spec):
+    """A dataset of the user's own, written into a protocol file: a folder of images by class."""
+
+    name: str = Field(pattern=NAME)
+    title: str
+    folder: str | None = Field(None, description="where it is, seen from the protocol's file; no record holds it")
+    classes: tuple[str, ...] = Field(
+        min_length=2, description="class folders in the order of their labels; not given: all, in order of name"
+    )
+    test_share: float | None = Field(
+        None, gt=0, lt=1, description="of every class, held out for testing, where there is no train/ and test/"
+    )
+    split_seed: int = Field(0, ge=0, le=10**9, description="which images those are")
+    side: int = Field(
+        256, ge=8, le=1024, description="images of several sizes are cut to squares of so many pixels a side"
+    )
+
+    @model_validator(mode="after")
+    def _named_once(self) -> "Pictures":
+        twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+        if twice:
+            raise ValueError(f"classes: '{twice[0]}' is listed twice")
+        if self.name in load_datasets():
+            raise ValueError(f"name: the suite has a dataset '{self.name}', rename yours")
+        return self
+
+
 class DatasetSpec(Spec):
     """A dataset by name: how many images of which size, how it lies on disk, where it can be had."""
 
     name: str = Field(pattern=NAME)
     title: str
     classes: int = Field(ge=1)
-    layout: Literal["embedded", "cifar", "tiny"]
+    layout: Literal["embedded", "cifar", "tiny", "own"]
     channels: int = 3
     side: int | None = None
-    train: int | tuple[int, int] = Field(description="images per class, or the fewest and the most")
-    test: int | tuple[int, int]
+    train: int | tuple[int, int] | None = Field(
+        None, description="images per class, or the fewest and the most; none: whatever is there (own images)"
+    )
+    test: int | tuple[int, int] | None = None
     folders: tuple[str, ...] = Field((), description="names its folder may have below --data-dir")
     archive: Archive | None = None
     members: Members | None = None
     pixels: str | None = Field(None, description="digest of the complete dataset (benchmark/pixels.py); none: unknown")
+    pictures: Pictures | None = Field(None, description="what the user's protocol says of it, if it is the user's own")
 
-    def span(self, split: Literal["train", "test"]) -> list[int]:
-        """The fewest and the most images of a class in the complete dataset."""
+    def span(self, split: Literal["train", "test"]) -> list[int] | None:
+        """The fewest and the most images of a class in the complete dataset; none: nobody says."""
         told = self.train if split == "train" else self.test
-        return [*told] if isinstance(told, tuple) else [told, told]
+        return [*told] if isinstance(told, tuple) else None if told is None else [told, told]
+
+    def most(self, split: Literal["train", "test"]) -> int:
+        """Images of a class in the complete dataset, at most; 0: nobody says."""
+        span = self.span(split)
+        return 0 if span is None else span[1]
 
 
 class Protocol(Spec):
@@ -114,7 +154,7 @@ class Protocol(Spec):
     name: str = Field(pattern=NAME)
     version: int = Field(1, ge=1)
     title: str
-    dataset: str
+    dataset: str | Pictures = Field(description="a dataset of the suite by name, or the user's own images")
     sessions: tuple[int | tuple[int, ...], ...] = Field(
         min_length=2, description="classes of each session, base first: how many, or which labels"
     )
@@ -130,9 +170,9 @@ class Protocol(Spec):
 
     @field_validator("dataset")
     @classmethod
-    def _known_dataset(cls, value: str) -> str:
+    def _known_dataset(cls, value: str | Pictures) -> str | Pictures:
         known = load_datasets()
-        if value not in known:
+        if isinstance(value, str) and value not in known:
             raise ValueError(f"unknown dataset{suggest(value, known)}")
         return value
 
@@ -146,7 +186,7 @@ class Protocol(Spec):
 
     @model_validator(mode="after")
     def _disjoint(self) -> "Protocol":
-        available = load_datasets()[self.dataset].classes
+        name, available = self.data.name, self.data.classes
         listed = [session for session in self.sessions if isinstance(session, tuple)]
         labels = list(chain.from_iterable(listed))
         sizes = [len(session) if isinstance(session, tuple) else session for session in self.sessions]
@@ -157,19 +197,33 @@ class Protocol(Spec):
         if twice:
             raise ValueError(f"sessions: class {twice[0]} is in more than one place; sessions must be disjoint")
         if outside:
-            raise ValueError(f"sessions: {self.dataset} has no class {outside[0]}, only 0 to {available - 1}")
+            raise ValueError(f"sessions: {name} has no class {outside[0]}, only 0 to {available - 1}")
         if listed and self.class_order != "natural":
             raise ValueError("class_order: must be natural when sessions list their classes")
         if sum(sizes) > available:
-            raise ValueError(f"sessions: {sum(sizes)} classes asked for, {self.dataset} has {available}")
+            raise ValueError(f"sessions: {sum(sizes)} classes asked for, {name} has {available}")
         if sizes[0] < 2 or min(sizes) < 1:
             raise ValueError("sessions: the base needs at least two classes, every other session at least one")
         return self
 
     @property
+    def data(self) -> DatasetSpec:
+        """The dataset: one of the suite, or the user's own, of which only looking tells how many images there are."""
+        if isinstance(self.dataset, str):
+            return load_datasets()[self.dataset]
+        own = self.dataset
+        return DatasetSpec(name=own.name, title=own.title, classes=len(own.classes), layout="own", pictures=own)
+
+    def without_places(self) -> "Protocol":
+        """As records hold it: where somebody's images lie is nobody else's business."""
+        if isinstance(self.dataset, str):
+            return self
+        return self.model_copy(update={"dataset": self.dataset.model_copy(update={"folder": None})})
+
+    @property
     def classes(self) -> tuple[tuple[int, ...], ...]:
         """The dataset's labels of every session, in order of arrival: a matter of the protocol, not of the seed."""
-        order = np.arange(load_datasets()[self.dataset].classes)
+        order = np.arange(self.data.classes)
         if self.class_order != "natural":
             np.random.default_rng(int(self.class_order.removeprefix("seed:"))).shuffle(order)
         waiting = iter(order.tolist())
@@ -183,7 +237,7 @@ class Protocol(Spec):
         return {
             "name": self.name,
             "version": self.version,
-            "dataset": self.dataset,
+            "dataset": self.data.name,
             "classes": [list(classes) for classes in self.classes],
             "augmentation": self.augmentation,
             "K": self.K,
@@ -199,15 +253,16 @@ class Backbone(Spec):
     vit: dict[str, Any] = {}
     depth: int | None = Field(None, ge=2, description="keep the first blocks only; none: all")
     download: Archive | None = Field(None, description="where `bench fetch` gets the weights")
-    weights: str | None = Field(description="file in protocols/weights, or none: given with --weights")
-    sha256: str | None = Field(description="digest of the weight file; none: nobody could compute it yet")
+    weights: str | None = Field(None, description="file in protocols/weights; none: fetched, or given with --weights")
+    sha256: str | None = Field(None, description="digest of the weight file; none: nobody states it")
     tensors: str | None = Field(None, description="digest of the tensors, where files with the same weights differ")
+    digest_from: str | None = Field(None, description="who states the digests")
     image_size: int = Field(ge=4)
     mean: tuple[float, ...]
     std: tuple[Annotated[float, Field(gt=0)], ...]
     projector: tuple[int, ...] = Field(description="hidden and output widths of every method's projectors")
     trained_on: str
-    saw_novel_classes: bool | None = Field(description="may it have seen the novel classes? none: unknown")
+    saw_novel_classes: bool | None = Field(None, description="may it have seen the novel classes? none: unknown")
 
     @property
     def identity(self) -> str | None:
@@ -296,6 +351,9 @@ def validated(model: type[Model], values: Any, source: str) -> Model:
 
 
 def _sentence(model: type[BaseModel], error: ValidationError) -> str:
+    missing = [".".join(map(str, each["loc"])) for each in error.errors() if each["type"] == "missing"]
+    if len(missing) > 1:
+        return f"keys {', '.join(map(repr, missing))} are missing"
     first = error.errors()[0]
     places = [
         str(part)
@@ -350,13 +408,38 @@ def load_protocol(name: str) -> Protocol:
     elif name in protocol_names():
         path, expected = files("protocols") / f"{name}.yaml", name
     else:
-        raise UsageError(f"unknown protocol '{name}'{suggest(name, protocol_names())}")
-    protocol = validated(Protocol, read_yaml(path), name)
+        raise UsageError(
+            f"unknown protocol '{name}'{suggest(name, protocol_names())} (your own: --protocol my/protocol.yaml)"
+        )
+    document = read_yaml(path)
+    if own and isinstance(document, dict) and isinstance(document.get("dataset"), dict):
+        document = document | {"dataset": pictures_of(document["dataset"], Path(name))}
+    protocol = validated(Protocol, document, name)
     if own and protocol.name in protocol_names() and protocol != load_protocol(protocol.name):
         raise UsageError(f"{name}: the suite has a protocol '{protocol.name}', and this is another: rename yours")
     if protocol.name != expected:
         raise UsageError(f"{name}: name: '{protocol.name}': must equal the file's name '{expected}'")
     return protocol
+
+
+def pictures_of(told: dict[str, Any], file: Path) -> Pictures:
+    """The user's own images as a protocol file tells of them; classes that it does not list are those in the folder."""
+    source = f"{file}: dataset"
+    if not isinstance(told.get("folder"), str):
+        raise UsageError(f"{source}: key 'folder' is missing: the folder of the images, seen from {file.name}")
+    place = file.parent / Path(told["folder"]).expanduser()
+    classes = told["classes"] if "classes" in told else class_names(place)
+    named = {"name": file.stem, "title": f"images in {place.name}"}
+    return validated(Pictures, named | told | {"folder": str(place), "classes": classes}, source)
+
+
+def class_names(place: Path) -> list[str]:
+    """Names of class folders, in order: in `train` if there is one, else in the folder itself."""
+    inner = place / "train" if (place / "train").is_dir() else place
+    try:
+        return sorted(entry.name for entry in inner.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"cannot read folder {inner}: {error.strerror or error}") from None
 
 
 @cache

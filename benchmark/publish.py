@@ -6,7 +6,6 @@ from pathlib import Path
 
 from benchmark.errors import UsageError
 from benchmark.files import make_folder
-from benchmark.protocol import load_datasets
 from benchmark.record import OWN, PUBLISHED, RunRecord, read_record
 from benchmark.reference import is_registered
 from benchmark.report.runs import Run, require_records
@@ -54,8 +53,8 @@ def missing_for(record: RunRecord, results: Path) -> list[str]:
         reasons.append("the code that made it had uncommitted changes")
     elif not is_in_history(provenance.commit, results):
         reasons.append(f"its commit {provenance.commit[:12]} is not in the history of HEAD")
-    if load_datasets()[record.protocol.dataset].pixels != question.data.digest:
-        reasons.append(f"its data is not the complete {record.protocol.dataset} that the suite knows")
+    if record.protocol.data.pixels != question.data.digest:
+        reasons.append(f"its data is not the complete {record.protocol.data.name} that the suite knows")
     if not is_registered(question.backbone["name"], question.backbone["weights"]):
         reasons.append(f"its weights are not those the suite knows for backbone '{question.backbone['name']}'")
     return reasons

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from benchmark.protocol import Budget, DatasetSpec, Protocol, Spec, load_backbones, load_datasets, read_yaml, validated
+from benchmark.protocol import Budget, DatasetSpec, Protocol, Spec, load_backbones, read_yaml, validated
 
 
 class MethodDefaults(Spec):
@@ -59,7 +59,7 @@ def difference(question: Mapping[str, Any], protocol: Protocol, defaults: Mappin
         changed["backbone"] = backbone["name"]
     if not is_registered(backbone["name"], backbone["weights"]):
         changed["weights"] = backbone["weights"][:12]
-    spec = load_datasets()[protocol.dataset]
+    spec = protocol.data
     fewer = shortfall(data, spec)
     if fewer:
         changed["reduced"] = fewer
@@ -99,8 +99,8 @@ def is_registered(backbone: str, weights: str) -> bool:
 
 
 def shortfall(data: Mapping[str, Any], spec: DatasetSpec) -> str | None:
-    """`300+60 images per class` where the complete dataset has more; none if this is the complete one."""
-    if [data[split] for split in ("train", "test")] == [spec.span("train"), spec.span("test")]:
+    """`300+60 images per class` where the complete dataset has more; none if this is all, or nobody says how many."""
+    if spec.train is None or [data[split] for split in ("train", "test")] == [spec.span("train"), spec.span("test")]:
         return None
     texts = [f"{least}" if least == most else f"{least}-{most}" for least, most in (data["train"], data["test"])]
     return f"{'+'.join(texts)} images per class"

@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
 import methods
-from benchmark.data import open_dataset
-from benchmark.errors import DataError, UsageError, own_line
+from benchmark.data import Dataset, dataset_folder, open_dataset
+from benchmark.errors import DataError, MissingError, UsageError, own_line
 from benchmark.files import file_digest
 from benchmark.protocol import (
     NAME,
     UNREADABLE,
     Backbone,
     Budget,
+    DatasetSpec,
     Protocol,
     Shared,
     Spec,
     load_backbone,
-    load_datasets,
     load_protocol,
     parsed_yaml,
     protocol_names,
@@ -34,6 +34,9 @@ from benchmark.protocol import (
 )
 from benchmark.record import DataIdentity, Own, Question
 from benchmark.reference import difference
+
+if TYPE_CHECKING:
+    from benchmark.fetch import Fetching
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,9 @@ def ask(
     params: str | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
     data_dir: Path | None = None,
+    fetching: "Fetching | None" = None,
 ) -> Request:
-    """Resolve names, files and overrides into one question."""
+    """Resolve names, files and overrides into one question. Without `fetching`, all it needs must be there."""
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed: {seed}: must be a whole number from 0 to {2**32 - 1}")
     chosen = load_protocol(protocol)
@@ -101,14 +105,16 @@ def ask(
         final[part] = validated(kind, named_part | typed[part], loaded.name if part == "params" else part)
     wanted_views = parse_views(views) if views is not None else chosen.views
     spec = load_backbone(backbone or chosen.backbone)
-    data = load_datasets()[chosen.dataset]
+    data = chosen.data
+    if data_dir is not None and data.layout == "embedded":
+        raise UsageError(f"--data-dir: {chosen.name} does not use it, its images come with the package")
     if len(spec.mean) != data.channels:
         raise UsageError(
             f"backbone '{spec.name}' takes pictures of {len(spec.mean)} channels, {data.name} has {data.channels}"
         )
-    path = weight_file(spec, weights)
+    path = weights_at_hand(spec, weights, fetching)
     digest = weights_identity(spec, path, given=weights is not None)
-    images = open_dataset(chosen.dataset, data_dir)
+    images = data_at_hand(data, data_dir, fetching)
     question = Question(
         method=loaded.name,
         method_version=loaded.cls.version,
@@ -128,7 +134,7 @@ def ask(
         data=DataIdentity(digest=images.digest, **images.counts),
     )
     own = Own(
-        protocol=None if chosen.name in protocol_names() else chosen,
+        protocol=None if chosen.name in protocol_names() else chosen.without_places(),
         defaults=None if loaded.source is None else plain_params,
     )
     budget_model, shared_model = final["budget"], final["shared"]
@@ -150,6 +156,27 @@ def ask(
     )
 
 
+def weights_at_hand(spec: Backbone, given: Path | None, fetching: "Fetching | None") -> Path:
+    """The weight file, fetched if it may be."""
+    try:
+        return weight_file(spec, given)
+    except MissingError:
+        if fetching is None or spec.download is None:
+            raise
+    return fetching.weights(spec)
+
+
+def data_at_hand(spec: DatasetSpec, given: Path | None, fetching: "Fetching | None") -> Dataset:
+    """The dataset, fetched if it may be. A folder that was given and does not exist is taken for a mistake."""
+    try:
+        return open_dataset(spec, given)
+    except MissingError:
+        if fetching is None or spec.archive is None or (given is not None and not given.is_dir()):
+            raise
+    fetching.dataset(spec, dataset_folder(spec, given))
+    return open_dataset(spec, given)
+
+
 def weights_identity(spec: Backbone, path: Path, *, given: bool) -> str:
     """The digest that stands for the weights in the question.
 
@@ -167,9 +194,9 @@ def weights_identity(spec: Backbone, path: Path, *, given: bool) -> str:
 
 
 def tensors_of(path: Path) -> str:
-    from benchmark.weights import read_weights, tensor_digest  # noqa: PLC0415 - imports torch
+    from benchmark.weights import needed, read_weights, tensor_digest  # noqa: PLC0415 - imports torch
 
-    return tensor_digest(read_weights(path))
+    return tensor_digest(needed(read_weights(path)))
 
 
 def find_method(name: str) -> methods.Loaded:

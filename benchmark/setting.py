@@ -14,7 +14,6 @@ from benchmark.errors import UsageError
 from benchmark.files import cache_folder
 from benchmark.layouts import SplitName
 from benchmark.progress import Display, Stop
-from benchmark.protocol import load_datasets
 from benchmark.request import Request
 from benchmark.seeds import derive
 from benchmark.stream import Labelled, Stream, Unlabelled, lay_out
@@ -73,7 +72,7 @@ def pick_device(name: str) -> torch.device:
 def open_setting(request: Request, device: torch.device, display: Display, stop: Stop) -> Setting:
     """Open data and backbone; make the tokens that are not there yet."""
     protocol = request.protocol
-    dataset = open_dataset(protocol.dataset, request.data_dir)
+    dataset = open_dataset(protocol.data, request.data_dir)
     trunk, block = open_backbone(request.backbone, request.weights)
     trunk, block = trunk.to(device), block.to(device)
     if not block.fast:
@@ -85,7 +84,7 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
     opened = Setting(
         request, lay_out(protocol, dataset), *in_memory(trunk, dataset, request), block, dataset, device, display, stop
     )
-    if load_datasets()[protocol.dataset].layout == "embedded" and request.shared.bank == "float32":
+    if protocol.data.layout == "embedded" and request.shared.bank == "float32":
         return opened  # a few small images: their tokens are kept in memory
     builder = Builder(
         open_bank(request, dataset, trunk), trunk, dataset.splits, PRESETS[protocol.augmentation], display, stop

@@ -25,7 +25,7 @@ from benchmark.bank import Bank, BankSource, PartFile, Piece, Recipe, Shape, sha
 from benchmark.descent import descend, sgd
 from benchmark.errors import UsageError
 from benchmark.feed import Ahead
-from benchmark.protocol import Backbone, Protocol, Shared, load_datasets, suggest
+from benchmark.protocol import Backbone, Protocol, Shared, suggest
 from benchmark.seeds import repeatable
 from benchmark.stream import Tokens
 from methods.heads import CosineHead
@@ -270,8 +270,10 @@ def predictable(protocol: Protocol, budget: str) -> Protocol:
     """The protocol, if a prediction can be made for it."""
     if budget not in protocol.budgets:
         raise UsageError(f"unknown budget '{budget}' of {protocol.name}{suggest(budget, protocol.budgets)}")
-    if load_datasets()[protocol.dataset].layout == "embedded":
+    if protocol.data.layout == "embedded":
         raise UsageError(f"the cost of {protocol.name} is not worth predicting: it runs in a minute")
+    if protocol.data.train is None:
+        raise UsageError(f"the cost of {protocol.name} cannot be predicted: nobody says how many images it has")
     return protocol
 
 
@@ -281,8 +283,8 @@ def predict(speed: Speed, protocol: Protocol, budget_name: str) -> Prediction:
     Two views an image and step in discovery sessions, one in the base session, as FEA trains. Teachers, heads and
     evaluation are left out of both ways.
     """
-    data, budget = load_datasets()[protocol.dataset], protocol.budgets[budget_name]
-    train, test = data.span("train")[1], data.span("test")[1]
+    data, budget = protocol.data, protocol.budgets[budget_name]
+    train, test = data.most("train"), data.most("test")
     views = 8 if protocol.views == "live" else protocol.views
     sizes = [len(classes) for classes in protocol.classes]
     seen = train * (sizes[0] * budget.base_epochs + 2 * sum(sizes[1:]) * budget.novel_epochs)

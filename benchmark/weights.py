@@ -40,7 +40,48 @@ def read_weights(path: Path) -> State:
         odd = oddity(tensor)
         if odd:
             raise DataError(f"{path} does not hold weights: '{name}' is {odd}")
-    return state
+    try:
+        return renamed(state) if "embeddings.cls_token" in state else state
+    except KeyError as error:
+        raise DataError(f"{path} does not hold weights: it lacks {error}") from None
+
+
+HUB_NAMES = (
+    (r"^embeddings\.cls_token$", "cls_token"),
+    (r"^embeddings\.mask_token$", "mask_token"),
+    (r"^embeddings\.position_embeddings$", "pos_embed"),
+    (r"^embeddings\.patch_embeddings\.projection\.", "patch_embed.proj."),
+    (r"^layernorm\.", "norm."),
+    (r"^encoder\.layer\.", "blocks."),
+    (r"\.attention\.output\.dense\.", ".attn.proj."),
+    (r"\.layer_scale(\d)\.lambda1$", r".ls\1.gamma"),
+)
+"""From the names that the model hub's own library gives the parts of DINOv2 to timm's."""
+APART = re.compile(r"^(.*)\.attention\.attention\.(query|key|value)\.(weight|bias)$")
+
+
+def renamed(state: State) -> State:
+    """Weights in the form of the hub's own library in timm's: other names, and query, key and value in one."""
+    found: State = {}
+    for name, tensor in state.items():
+        apart = APART.match(name)
+        if apart is None:
+            found[plain_name(name)] = tensor
+        elif apart[2] == "query":
+            three = [state[f"{apart[1]}.attention.attention.{part}.{apart[3]}"] for part in ("query", "key", "value")]
+            found[plain_name(f"{apart[1]}.attn.qkv.{apart[3]}")] = torch.cat(three)
+    return found
+
+
+def plain_name(name: str) -> str:
+    for pattern, ours in HUB_NAMES:
+        name = re.sub(pattern, ours, name)
+    return name
+
+
+def needed(state: State) -> State:
+    """Without what pre-training alone used: files differ in how much of that they keep."""
+    return {name: tensor for name, tensor in state.items() if not NOT_NEEDED.match(name)}
 
 
 def oddity(tensor: Tensor) -> str | None:
@@ -90,7 +131,7 @@ def tensor_digest(state: State) -> str:
 def fitted(state: State, vit: VisionTransformer, spec: Backbone, source: Path) -> State:
     """The weights as this transformer takes them: unneeded parts dropped, position embeddings resampled."""
     expected, depth = vit.state_dict(), len(vit.blocks)
-    state = {name: tensor for name, tensor in state.items() if not NOT_NEEDED.match(name)}
+    state = needed(state)
     if spec.depth is not None:
         state = {name: tensor for name, tensor in state.items() if block_number(name) < depth}
     stored = state.get("pos_embed")

@@ -38,6 +38,7 @@ METHODS = sorted(methods.entries())
 def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Base sessions are trained once for all tests, away from the user's cache."""
     os.environ["CNCD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["CNCD_OFFLINE"] = "1"  # a test that forgets something must not go and fetch it
     torch.set_num_threads(2)
 
 

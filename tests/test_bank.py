@@ -29,6 +29,7 @@ from benchmark.errors import InterruptedRunError, ResourceError
 from benchmark.feed import Ahead, NovelFeed
 from benchmark.intact import machine
 from benchmark.progress import Display, Stop
+from benchmark.protocol import load_datasets
 from benchmark.request import Request, ask
 from benchmark.setting import Setting, open_setting
 from benchmark.slabs import Slabs
@@ -203,7 +204,7 @@ def test_live_views_take_clean_ones_from_the_bank(world, cache, tmp_path):
 
 
 def builder(request: Request, stop: Stop | None = None, workers: int = 0) -> Builder:
-    dataset = setting_module.open_dataset("cifar10", request.data_dir)
+    dataset = setting_module.open_dataset(load_datasets()["cifar10"], request.data_dir)
     trunk, _ = setting_module.open_backbone(request.backbone, request.weights)
     bank = setting_module.open_bank(request, dataset, trunk)
     render = setting_module.PRESETS["simgcd"]

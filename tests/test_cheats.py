@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from benchmark import cli, data, pixels
 from benchmark.data import Dataset, open_dataset
-from benchmark.protocol import load_protocol
+from benchmark.protocol import load_datasets, load_protocol
 from benchmark.scoring import assign
 
 CHEATS = Path(__file__).parent / "cheats"
@@ -76,7 +76,11 @@ def cheat(name: str, cls: str, out: Path, options: list[str], monkeypatch) -> in
 
 
 def dataset_of(options: list[str]) -> Dataset:
-    return open_dataset("cifar10", Path(options[3])) if options else open_dataset("digits")
+    return (
+        open_dataset(load_datasets()["cifar10"], Path(options[3]))
+        if options
+        else open_dataset(load_datasets()["digits"])
+    )
 
 
 def agreements(out: Path, options: list[str]) -> list[tuple[float, float]]:

@@ -17,6 +17,7 @@ from test_resume import cut_after
 import benchmark
 from benchmark import checkpoint, cli
 from benchmark.data import open_dataset
+from benchmark.protocol import load_datasets
 from benchmark.record import read_record
 
 PLACES = 20
@@ -78,7 +79,9 @@ def test_flipped_bits_change_no_result(what, world, tmp_path, monkeypatch, capsy
         for part in ("cache", out.name):
             shutil.copytree(world["root"] / part, place / part)
         monkeypatch.setenv("CNCD_CACHE", str(place / "cache"))
-        assert open_dataset("cifar10", world["options"]["data_dir"])  # its files are now known to be whole here
+        assert open_dataset(
+            load_datasets()["cifar10"], world["options"]["data_dir"]
+        )  # its files are now known to be whole here
         (target,) = place.glob(WHERE[what])
         flip(target, seed)
         caplog.clear()

@@ -62,39 +62,39 @@ def test_folders_of_any_format_and_archives_are_the_same_data(tmp_path):
 
 def test_digest_notices_a_pixel_and_a_label(tmp_path):
     root = write_folders(tmp_path / "cifar10")
-    first = open_dataset("cifar10", root).digest
+    first = open_dataset(load_datasets()["cifar10"], root).digest
     image = root / "train" / "cat" / "0000.png"
     changed = np.asarray(Image.open(image)).copy()
     changed[0, 0, 0] ^= 1
     Image.fromarray(changed).save(image)
-    second = open_dataset("cifar10", root).digest
+    second = open_dataset(load_datasets()["cifar10"], root).digest
     shutil.move(image, root / "train" / "dog" / "moved.png")
-    third = open_dataset("cifar10", root).digest
+    third = open_dataset(load_datasets()["cifar10"], root).digest
     assert len({first, second, third}) == 3
 
 
 def test_images_are_decoded_once_and_again_after_a_change(tmp_path, monkeypatch):
     root = write_folders(tmp_path / "cifar10")
-    first = open_dataset("cifar10", root)
+    first = open_dataset(load_datasets()["cifar10"], root)
     with monkeypatch.context() as patch:
         patch.setattr(pixels, "decode_all", lambda *_: pytest.fail("decoded again"))
-        again = open_dataset("cifar10", root)
+        again = open_dataset(load_datasets()["cifar10"], root)
     assert again.digest == first.digest
     assert isinstance(again.train.images, np.memmap)
     (root / "train" / "bird" / "0000.png").unlink()
-    assert len(open_dataset("cifar10", root).train) == len(first.train) - 1
+    assert len(open_dataset(load_datasets()["cifar10"], root).train) == len(first.train) - 1
 
 
 def test_a_damaged_store_is_made_anew(tmp_path, caplog):
     root = write_folders(tmp_path / "cifar10")
-    first = open_dataset("cifar10", root)
+    first = open_dataset(load_datasets()["cifar10"], root)
     (store,) = (tmp_path / "cache" / "pixels").glob("cifar10-*")
     image, label = store / "train-images.npy", store / "test-labels.npy"
     contents = {path: path.read_bytes() for path in (image, label)}
     image.write_bytes(contents[image][: len(contents[image]) // 2])
-    assert open_dataset("cifar10", root).digest == first.digest
+    assert open_dataset(load_datasets()["cifar10"], root).digest == first.digest
     label.write_bytes(contents[label][:-8] + bytes(8))  # as long as before, with another label
-    again = open_dataset("cifar10", root)
+    again = open_dataset(load_datasets()["cifar10"], root)
     assert (again.digest, again.test.labels.tolist()) == (first.digest, first.test.labels.tolist())
     assert {path: path.read_bytes() for path in (image, label)} == contents
     folders = sorted(path.name for path in store.parent.iterdir() if path.is_dir())
@@ -104,10 +104,10 @@ def test_a_damaged_store_is_made_anew(tmp_path, caplog):
 
 def test_data_dir_is_the_folder_or_its_parent_or_comes_from_the_environment(tmp_path, monkeypatch):
     root = write_folders(tmp_path / "data" / "cifar10-small")
-    digest = open_dataset("cifar10", root).digest
-    assert open_dataset("cifar10", root.parent).digest == digest
+    digest = open_dataset(load_datasets()["cifar10"], root).digest
+    assert open_dataset(load_datasets()["cifar10"], root.parent).digest == digest
     monkeypatch.setenv("CNCD_DATA", str(root.parent))
-    assert open_dataset("cifar10").digest == digest
+    assert open_dataset(load_datasets()["cifar10"]).digest == digest
 
 
 def test_missing_data_says_how_to_get_it(tmp_path):
@@ -168,10 +168,10 @@ def test_broken_folders_are_told(tmp_path, spoil, said):
     root = write_folders(tmp_path / "cifar10")
     spoil(root)
     if said is None:
-        assert len(open_dataset("cifar10", root).train) == 10 * TRAIN
+        assert len(open_dataset(load_datasets()["cifar10"], root).train) == 10 * TRAIN
         return
     with pytest.raises(DataError) as raised:
-        open_dataset("cifar10", root)
+        open_dataset(load_datasets()["cifar10"], root)
     assert said in str(raised.value)
     assert not [path for path in (tmp_path / "cache").glob("pixels/*") if path.is_dir()]  # nothing half-made stays
 
@@ -185,7 +185,7 @@ def test_more_images_than_the_dataset_has_are_refused(tmp_path, monkeypatch):
 
 def test_tiny_imagenet_in_its_official_layout(tmp_path):
     place = write_tiny(tmp_path)
-    found = open_dataset("tiny-imagenet", tmp_path)
+    found = open_dataset(load_datasets()["tiny-imagenet"], tmp_path)
     assert found.classes == tuple(sorted(found.classes))
     assert len(found.classes) == 200
     assert found.counts == {"train": (2, 2), "test": (1, 1)}
@@ -202,9 +202,9 @@ def test_tiny_imagenet_in_its_official_layout(tmp_path):
         (place / "val" / own).mkdir()
         (place / "val" / "images" / name).rename(place / "val" / own / name)
     (place / "val" / "images").rmdir()
-    assert open_dataset("tiny-imagenet", place).digest == found.digest
+    assert open_dataset(load_datasets()["tiny-imagenet"], place).digest == found.digest
     (place / "val" / "val_annotations.txt").unlink()
-    assert open_dataset("tiny-imagenet", place).digest == found.digest
+    assert open_dataset(load_datasets()["tiny-imagenet"], place).digest == found.digest
 
 
 def test_an_annotation_that_names_no_class_is_told(tmp_path):
@@ -212,7 +212,7 @@ def test_an_annotation_that_names_no_class_is_told(tmp_path):
     notes = place / "val" / "val_annotations.txt"
     notes.write_text(notes.read_text() + "../../etc/passwd\tn10000000\t0\t0\t1\t1\n")
     with pytest.raises(DataError, match="line 201"):
-        open_dataset("tiny-imagenet", place)
+        open_dataset(load_datasets()["tiny-imagenet"], place)
 
 
 class Evil:

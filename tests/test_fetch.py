@@ -23,7 +23,7 @@ from benchmark.data import open_dataset
 from benchmark.errors import DataError, UsageError
 from benchmark.fetch import Wish, fetch_file, resolve, unpack
 from benchmark.progress import Display, Stop
-from benchmark.protocol import Archive
+from benchmark.protocol import Archive, load_datasets
 
 PAYLOAD = bytes(range(256)) * 4000
 
@@ -220,7 +220,7 @@ def test_fetch_brings_tiny_imagenet_and_finds_it_there(server, tmp_path, bench):
         "tiny-imagenet-200",
         "tiny-imagenet-200.zip.sha256",
     ]
-    assert len(open_dataset("tiny-imagenet", tmp_path / "here").train) == 400
+    assert len(open_dataset(load_datasets()["tiny-imagenet"], tmp_path / "here").train) == 400
     again = bench(*words)
     assert again.returncode == 0
     assert "already in" in again.stderr

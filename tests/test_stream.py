@@ -13,6 +13,7 @@ from benchmark.engine import phase_epochs
 from benchmark.errors import DataError
 from benchmark.feed import NovelFeed, drawn_order, drawn_views
 from benchmark.pixels import image_digests
+from benchmark.protocol import load_datasets
 from benchmark.seeds import derive, generator
 from benchmark.views import CLEAN, render_digits
 from methods.base import Phase
@@ -42,7 +43,7 @@ def test_holdout_has_no_test_image_and_no_novel_digit():
 
 def test_data_that_cannot_be_read_is_named():
     with pytest.raises(DataError, match="cifar10"):
-        open_dataset("cifar10")
+        open_dataset(load_datasets()["cifar10"])
 
 
 def test_sessions_cover_all_training_images_once(setting):

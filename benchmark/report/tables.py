@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
-from benchmark.protocol import load_datasets, load_protocol, protocol_names
+from benchmark.protocol import load_protocol, protocol_names
 from benchmark.report.frames import DECIMALS, FLOOR, REFERENCE, printed, status, variant_text
 from benchmark.report.paper import Paper, Variants
 from benchmark.report.runs import OWN_MARK
@@ -299,14 +299,13 @@ def protocol_table(cells: pd.DataFrame, names: Names) -> Table:
     """What the protocols are."""
     lines = []
     counted = cells[cells["metric"] == METRICS[0].name].groupby("protocol")["runs"].sum()
-    datasets = load_datasets()
     known = [*names.paper.protocols, *(name for name in protocol_names() if name not in names.paper.protocols)]
     for protocol in map(load_protocol, known):
         sizes = [len(classes) for classes in protocol.classes]
         lines.append(
             {
                 "protocol": protocol.name,
-                "dataset": datasets[protocol.dataset].title,
+                "dataset": protocol.data.title,
                 "classes": sum(sizes),
                 "T": len(sizes) - 1,
                 "base classes": sizes[0],
