@@ -63,6 +63,8 @@ class Chronicle:
             method_source=setting.request.method.digest,
             versions=provenance.versions(),
             platform=provenance.processor(),
+            machine=provenance.machine(),
+            given=setting.request.given,
             device=str(setting.device),
             threads=torch.get_num_threads(),
             started=self.started,

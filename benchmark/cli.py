@@ -325,6 +325,28 @@ def report(
 
 
 @app.command()
+def reproduce(
+    run: Annotated[str, typer.Argument(help="Name, file or key of a run; a part will do if no other run shares it.")],
+    results: Annotated[Path, typer.Option(help="Folder that holds published/ and runs/.")] = Path("results"),
+    offline: OfflineFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a recorded run again and compare: the same bits on such a machine, else within the spread of its seeds."""
+    from benchmark import reproduce as remaking  # noqa: PLC0415
+    from benchmark.progress import Display, Stop  # noqa: PLC0415
+
+    stop = Stop()
+    listen(stop)
+    result = remaking.reproduce(results, run, offline=offline, display=Display(), stop=stop)
+    if as_json:
+        print_json({"schema": 1, **result.document(), "complaint": result.complaint})
+    else:
+        typer.echo(result.text())
+    if result.complaint:
+        raise RegressionError(f"{result.run} was not reproduced: {result.complaint}")
+
+
+@app.command()
 def publish(
     runs: Annotated[list[str], typer.Argument(help="Own runs by name, file or key; a part will do if it is unique.")],
     results: Annotated[Path, typer.Option(help="Folder that holds published/ and runs/.")] = Path("results"),

@@ -89,6 +89,14 @@ def processor_kind() -> str:
     return f"{processor()} ({'-'.join(numbers)}, {flags})"
 
 
+def machine() -> str:
+    """The processor's kind and the kernels that torch takes on it: where both are equal, so are the last bits."""
+    import torch  # noqa: PLC0415 - reports read provenance without it
+
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{processor_kind()}, {torch.backends.cpu.get_cpu_capability()}{gpu}"
+
+
 def own_memory_mb() -> float | None:
     """Memory that is the process's own right now, mapped files aside; none where the system does not tell."""
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmark.errors import UsageError
 from benchmark.files import make_folder
-from benchmark.record import OWN, PUBLISHED, RunRecord, read_record
+from benchmark.record import OWN, PUBLISHED, Given, RunRecord, read_record
 from benchmark.reference import is_registered
 from benchmark.report.runs import Run, require_records
 from benchmark.report.single import chosen_among
@@ -32,9 +32,12 @@ def target_of(results: Path, run: Run) -> Path:
 
 
 def moved(results: Path, run: Run) -> Path:
-    target = target_of(results, run)
-    make_folder(target.parent)
-    (results / run.file).replace(target)
+    """Written anew without the paths of the user's files: anybody can fetch what a published run needs."""
+    record = read_record(results / run.file)
+    clean = record.provenance.model_copy(update={"given": Given()})
+    make_folder(target_of(results, run).parent)
+    target = record.model_copy(update={"provenance": clean}).save(results, PUBLISHED)
+    (results / run.file).unlink()
     return target
 
 

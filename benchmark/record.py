@@ -35,6 +35,9 @@ MAX_BYTES = 20_000_000
 PLAIN_WORD = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|y|n)$)[A-Za-z][A-Za-z0-9_]*")
 """Text that a shell and YAML take as it is."""
 
+FILE, DIR, CLASS = "FILE", "DIR", "CLASS"
+"""In a command, for the file of the weights, the folder of the data and the class of an own method, if not known."""
+
 Place = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
 Amount = Annotated[int, Field(gt=0, le=1_000_000_000)]
 
@@ -175,6 +178,19 @@ class Stored(Spec):
     parameters: int = Field(0, ge=0, description="weights of teachers, projectors, further heads")
 
 
+class Given(Spec):
+    """Files that the run was given by path, so that its command can be typed again. Published records hold none.
+
+    What lies in the user's home begins with `~`: a record names nobody.
+    """
+
+    method: str | None = Field(None, description="path/to/mine.py:Mine")
+    protocol: str | None = None
+    backbone: str | None = None
+    weights: str | None = None
+    data_dir: str | None = None
+
+
 class Provenance(Spec):
     """Where a record came from. No host and no user name."""
 
@@ -184,6 +200,7 @@ class Provenance(Spec):
     method_source: str = Field("", description="digest of the method's file, or of all own files it imports")
     versions: dict[str, str] = Field({})
     platform: str = ""
+    machine: str = Field("", description="processor and kernels to the last detail: on one kind, the same bits")
     device: str = ""
     threads: int = Field(0, ge=0)
     started: str = ""
@@ -196,6 +213,7 @@ class Provenance(Spec):
     trunk_images: int = Field(0, ge=0)
     bank_seconds: float = Field(0.0, ge=0)
     base_session: Literal["trained", "cached"] = "trained"
+    given: Given = Given()
 
 
 class RunRecord(Spec):
@@ -279,29 +297,45 @@ class RunRecord(Spec):
         return self
 
     @property
-    def command(self) -> str:
-        """What to type for the same run: at its commit, on such a machine, it gives the same bytes.
+    def options(self) -> dict[str, Any]:
+        """What `benchmark.run` takes to make the same run: at its commit, on such a machine, it gives the same bytes.
 
-        An own method's or protocol's file goes by its name here; `DIR` stands for the folder of the data and `FILE` for
-        that of the weights.
+        Where the record does not know a file that is needed, a word in capitals stands for it.
         """
-        options = {"backbone": "--backbone", "views": "--views"}
-        quote = shlex.quote  # a record may come from anybody, and people will paste this
-        data = {"reduced", "data"} & self.changed.keys()  # which images, nobody can type: say where they are
-        words = ["bench run --method", quote(self.question.method), "--protocol", quote(self.question.protocol["name"])]
-        words += [f"--seed {self.question.seed} --budget {quote(self.budget_name)}"]
-        words += ["--data-dir DIR"] if data else []
-        for key, value in sorted(self.changed.items()):
-            if key in data:
-                continue
-            if key == "weights":  # a digest, which nobody can type either
-                words.append("--weights FILE")
-                continue
-            bare = isinstance(value, str) and PLAIN_WORD.fullmatch(value)
-            text = value if bare else json.dumps(value)
-            words.append(f"{options[key]} {quote(str(value))}" if key in options else f"--set {quote(f'{key}={text}')}")
-        threads = self.provenance.threads
-        return " ".join([*words, f"--threads {threads}"] if threads > 0 else words)
+        question, given, changed = self.question, self.provenance.given, dict(self.changed)
+        own_images = {"reduced", "data"} & changed.keys()
+        for name in own_images:  # which images, nobody can type: say where they are
+            del changed[name]
+        in_protocol_file = self.own.protocol is not None and not isinstance(self.own.protocol.dataset, str)
+        data_dir = given.data_dir or (DIR if own_images and not in_protocol_file else None)
+        own_method = None if question.method_source is None else f"{question.method}.py:{CLASS}"
+        own_protocol = None if self.own.protocol is None else f"{question.protocol['name']}.yaml"
+        weights = FILE if changed.pop("weights", None) else None  # a digest, which nobody can type either
+        options = {
+            "method": given.method or own_method or question.method,
+            "protocol": given.protocol or own_protocol or question.protocol["name"],
+            "seed": question.seed,
+            "budget": self.budget_name,
+            "backbone": given.backbone or changed.get("backbone"),
+            "weights": given.weights or weights,
+            "data_dir": data_dir,
+            "views": changed.pop("views", None),
+            "settings": {key: value for key, value in sorted(changed.items()) if key != "backbone"},
+            "device": self.provenance.device or None,
+            "threads": self.provenance.threads or None,
+        }
+        return {name: value for name, value in options.items() if value not in (None, {})}
+
+    @property
+    def command(self) -> str:
+        """The options as a line to paste; a record may come from anybody, so every word of it is quoted."""
+        words = ["bench run"]
+        for name, value in self.options.items():
+            if name == "settings":
+                words += [f"--set {shlex.quote(f'{key}={setting_text(item)}')}" for key, item in value.items()]
+            else:
+                words.append(f"--{name.replace('_', '-')} {quoted_path(str(value))}")
+        return " ".join(words)
 
     @property
     def sizes(self) -> list[int]:
@@ -367,6 +401,16 @@ class RunRecord(Spec):
         return self.model_dump(mode="json", by_alias=True, exclude={"provenance"})
 
 
+def setting_text(value: Any) -> str:
+    """A value as `--set` takes it."""
+    return value if isinstance(value, str) and PLAIN_WORD.fullmatch(value) else json.dumps(value)
+
+
+def quoted_path(text: str) -> str:
+    """For a shell; `~/` at the beginning is left to it."""
+    return f"~/{shlex.quote(text[2:])}" if text.startswith("~/") and len(text) > 2 else shlex.quote(text)
+
+
 def group_name(budget: str, changed: dict[str, Any]) -> str:
     return ", ".join([f"budget {budget}", *(f"{key}={json.dumps(value)}" for key, value in sorted(changed.items()))])
 
@@ -375,7 +419,7 @@ def stored_text(stored: Sequence[tuple[float, float]]) -> str:
     """`18.5 to 20 images + 96 numbers`: what one or several runs store per class; a class of few images has few."""
     parts = []
     for counts, unit in zip(zip(*stored, strict=True), ("images", "numbers"), strict=True):
-        least, most = f"{min(counts):.4g}", f"{max(counts):.4g}"
+        least, most = (f"{count:,.0f}" if count >= 1000 else f"{count:.4g}" for count in (min(counts), max(counts)))
         if max(counts) > 0:
             parts.append(f"{least} {unit}" if least == most else f"{least} to {most} {unit}")
     return " + ".join(parts) or "nothing"

@@ -1,5 +1,6 @@
 """From what the user typed to the question a run answers. Everything is checked here, before any work begins."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from benchmark.protocol import (
     Shared,
     Spec,
     load_backbone,
+    load_backbones,
     load_protocol,
     parsed_yaml,
     protocol_names,
@@ -32,7 +34,7 @@ from benchmark.protocol import (
     validated,
     weight_file,
 )
-from benchmark.record import DataIdentity, Own, Question
+from benchmark.record import DataIdentity, Given, Own, Question
 from benchmark.reference import difference
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class Request:
     changed: dict[str, Any]
     own: Own
     """What the package does not have of it, for the record."""
+    given: Given
+    """Files that the user gave by path, for the record."""
 
 
 class ParamSet(Spec):
@@ -153,7 +157,27 @@ def ask(
         data_dir,
         changes.changed,
         own,
+        Given(
+            method=None if loaded.typed is None else portable(loaded.typed),
+            protocol=portable(protocol) if own.protocol is not None else None,
+            backbone=portable(backbone) if backbone is not None and spec.name not in load_backbones() else None,
+            weights=None if weights is None else portable(weights),
+            data_dir=portable(folder) if (folder := folder_given(data, data_dir)) is not None else None,
+        ),
     )
+
+
+def portable(path: Path | str) -> str:
+    """A path as it was typed, the user's home aside: records name nobody."""
+    text, home = str(path), str(Path.home())
+    return f"~{text.removeprefix(home)}" if text.startswith(f"{home}/") else text
+
+
+def folder_given(spec: DatasetSpec, data_dir: Path | None) -> Path | None:
+    """The folder of the data that a command must name: the option, or what `$CNCD_DATA` says."""
+    if data_dir is not None or spec.layout in ("embedded", "own"):
+        return data_dir
+    return Path(os.environ["CNCD_DATA"]) if os.environ.get("CNCD_DATA") else None
 
 
 def weights_at_hand(spec: Backbone, given: Path | None, fetching: "Fetching | None") -> Path:

@@ -149,7 +149,7 @@ def summary(record: RunRecord, file: str, *, own: bool) -> Run:
             for phase in session.phases
         ],
         optimiser_steps=record.optimiser_steps,
-        provenance=visible_tree(json.loads(record.provenance.model_dump_json())),  # what is no number becomes null
+        provenance=told_of(record),
         confusion=by_class(counts[-1], assignments) if record.status == "done" else None,
         key=record.key,
         base=question.method,
@@ -158,6 +158,12 @@ def summary(record: RunRecord, file: str, *, own: bool) -> Run:
         suite=question.method_source is None,
         own=own,
     )
+
+
+def told_of(record: RunRecord) -> dict[str, Any]:
+    """Provenance without the user's paths, which are in the command; what is no number becomes null."""
+    told: dict[str, Any] = visible_tree(json.loads(record.provenance.model_dump_json(exclude={"given"})))
+    return told
 
 
 def thinned(curves: dict[str, list[float | None]]) -> dict[str, list[tuple[int, float]]]:

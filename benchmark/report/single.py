@@ -13,8 +13,8 @@ from benchmark.report.runs import Found, Run, require_records
 from benchmark.report.tables import plain_name
 from benchmark.scoring import METRICS
 
-PLACEHOLDER = re.compile(r"--data-dir DIR|--weights FILE")
-PLACEHOLDERS = "(DIR: the folder of the data; FILE: that of the weights)"
+PLACEHOLDER = re.compile(r"--data-dir DIR|--weights FILE|:CLASS")
+PLACEHOLDERS = "(DIR: the folder of the data; FILE: the file of the weights; CLASS: that of the method)"
 
 
 def listed(results: Path, wanted: dict[str, str]) -> Found:
