@@ -79,6 +79,8 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
         display.say(
             f"notice: the last block of {request.backbone.name} has another shape, the slower plain block is used"
         )
+    if protocol.data.pictures is not None:
+        display.say(told_of(dataset))
     if dataset.in_both:
         display.say(f"notice: {dataset.in_both} test images of {dataset.name} are training images too")
     opened = Setting(
@@ -95,6 +97,17 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
     train.trunk_images = builder.images
     source = CleanFromBank(train, Live(trunk, dataset.train.images, builder.render)) if views == "live" else train
     return replace(opened, source=source, test_source=test, bank_seconds=builder.seconds)
+
+
+def told_of(dataset: Dataset) -> str:
+    """What was found by looking at own images."""
+    height, width = dataset.train.images.shape[1:3]
+    counts = " and ".join(
+        f"{least if least == most else f'{least} to {most}'} {'training' if split == 'train' else 'test'}"
+        for split, (least, most) in dataset.counts.items()
+    )
+    sizes = f"{counts} images per class, {width} x {height} pixels"
+    return f"{dataset.name}: {len(dataset.classes)} classes, {sizes}, digest {dataset.digest[:12]}"
 
 
 def in_memory(trunk: Trunk, dataset: Dataset, request: Request) -> tuple[TokenSource, TokenSource]:

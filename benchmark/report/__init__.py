@@ -12,12 +12,13 @@ from typing import Any
 
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
+from benchmark.protocol import protocol_names
 from benchmark.report.figures import Picture, pictures
 from benchmark.report.frames import cell_frame, comparisons, run_frame
 from benchmark.report.page import page, pictures_of, without_pictures
 from benchmark.report.paper import load_paper
 from benchmark.report.runs import Run, require_records
-from benchmark.report.tables import Names, Table, build_tables, to_csv, to_latex, to_markdown, to_text
+from benchmark.report.tables import Names, OwnProtocol, Table, build_tables, to_csv, to_latex, to_markdown, to_text
 
 FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
 INPUTS = "figures/inputs.json"
@@ -55,7 +56,7 @@ class Report:
         return page(self.cells, self.runs, self.tables, self.names, shown, self.refused)
 
     def document(self) -> dict[str, Any]:
-        tables = {table.name: json.loads(table.frame.to_json(orient="records")) for table in self.tables}
+        tables = {table.name: json.loads(table.written().to_json(orient="records")) for table in self.tables}
         return {
             "records": len(self.runs),
             "own": sum(run.own for run in self.runs),
@@ -74,8 +75,14 @@ def compose(results: Path, *, own: bool = True) -> Report:
     names = Names(paper)
     frame = run_frame(found.runs)
     cells = cell_frame(frame, paper)
-    tables = build_tables(cells, comparisons(frame), paper)
+    tables = build_tables(cells, comparisons(frame), own_protocols(found.runs), paper)
     return Report(found.runs, found.refused, found.repeated, cells, tables, pictures(found.runs, names), names)
+
+
+def own_protocols(runs: list[Run]) -> list[OwnProtocol]:
+    """Of all runs, what is not the suite's; where the same name stands for several, the first."""
+    told = {run.protocol: OwnProtocol(run.protocol, run.dataset, run.planned) for run in reversed(runs)}
+    return [protocol for name, protocol in sorted(told.items()) if name not in protocol_names()]
 
 
 def write(report: Report, out: Path) -> list[Path]:

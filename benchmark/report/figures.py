@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmark.intact import canonical
-from benchmark.report.frames import FLOOR, REFERENCE
+from benchmark.report.frames import FLOORS, REFERENCE
 from benchmark.report.runs import Run
 from benchmark.report.tables import Names, plain_name
 
@@ -21,10 +21,11 @@ STYLES = {
     "frost": ("#009E73", "^"),
     "simgcd": ("#CC79A7", "D"),
     "autonovel": ("#E69F00", "v"),
-    FLOOR: ("#6E6E6E", "x"),
+    "kmeans": ("#6E6E6E", "x"),
+    "gaussian": ("#000000", "+"),
 }
 """Colours that colour-blind readers can tell apart (Okabe and Ito), one a method everywhere, and a mark beside them."""
-OTHERS = (("#56B4E9", "P"), ("#000000", "*"), ("#8C6D31", "h"), ("#5254A3", "<"), ("#A55194", ">"))
+OTHERS = (("#56B4E9", "P"), ("#7F3C8D", "*"), ("#8C6D31", "h"), ("#5254A3", "<"), ("#A55194", ">"))
 DECIMALS = 4
 SLUG = 60
 Input = dict[str, Any]
@@ -109,7 +110,7 @@ def lines(methods: dict[str, list[Run]], curve: Callable[[Run], list[float]], na
     drawn = []
     for method in names.ordered(methods):
         colour, mark = style(method, others)
-        line = "--" if plain_name(method) == FLOOR else ":" if plain_name(method) != method else "-"
+        line = "--" if plain_name(method) in FLOORS else ":" if plain_name(method) != method else "-"
         told = {"method": method, "label": names.label(method), "colour": colour, "mark": mark, "line": line}
         drawn.append(told | {"runs": len(methods[method])} | spread([curve(run) for run in methods[method]]))
     return drawn

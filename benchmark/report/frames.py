@@ -2,10 +2,10 @@
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache
 from itertools import combinations, product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,13 @@ from benchmark.report.paper import Paper
 from benchmark.report.runs import Run
 from benchmark.scoring import METRICS
 
-FLOOR = "kmeans"
+FLOORS = {"kmeans": "k-means (floor)", "gaussian": "Gaussian (floor)"}
+"""Methods that train nothing, and how tables call them."""
 REFERENCE = group_name("paper", {})
 """Group of the runs that may be compared with the paper."""
 CELL = ["environment", "variant", "protocol", "method"]
+VALUES = "values"
+"""Column with the figure of every seed, for ranks; no part of what is written."""
 DECIMALS = 2
 """Of all printed figures; ranks are given by what is printed."""
 RESAMPLES, EXACT = 10_000, 6
@@ -103,11 +106,12 @@ def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:
                     "paper": published,
                     "difference": None if mean is None or published is None or diverged else mean - published,
                     "status": status(mean, deviation, published, diverged=diverged > 0),
+                    VALUES: dict(zip(runs["seed"].tolist(), runs[metric.name].tolist(), strict=True)),
                 }
             )
     columns = [*CELL, "group", "metric", "mean", "deviation", "runs", "diverged", "seeds", "stored"]
     columns += ["extra weights", "commits", "dirty"]
-    table = pd.DataFrame([*rows, *not_run(rows, paper)], columns=[*columns, "paper", "difference", "status"])
+    table = pd.DataFrame([*rows, *not_run(rows, paper)], columns=[*columns, "paper", "difference", "status", VALUES])
     table = table.astype({"mean": float, "deviation": float, "paper": float, "difference": float})
     return ranked(table)
 
@@ -127,7 +131,7 @@ def not_run(rows: list[dict[str, Any]], paper: Paper) -> list[dict[str, Any]]:
             "commits": 0,
             "dirty": False,
         }
-        | {"paper": figure, "status": "not run"}
+        | {"paper": figure, "status": "not run", VALUES: {}}
         for metric, published in paper.metrics.items()
         for method, figures in published.rows.items()
         for protocol, figure in figures.items()
@@ -147,18 +151,48 @@ def status(mean: float | None, deviation: float | None, published: float | None,
 
 
 def ranked(cells: pd.DataFrame) -> pd.DataFrame:
-    """Add `rank`: 1 and 2 for the best and second best method of a protocol, among those that never diverged.
+    """Add `rank`: 1 and 2 for the best and second best method of a protocol, and `ranked over`, the seeds they share.
 
-    Only methods as they are compete; equal printed figures share a rank, and nobody is best alone.
+    Only methods as they are compete.
     """
     ranks = pd.Series(0, index=cells.index, dtype=int)
+    over = pd.Series("", index=cells.index, dtype=object)
+    higher = {metric.name: metric.higher_is_better for metric in METRICS}
     competing = cells[(cells["variant"] == "") & (cells["diverged"] == 0) & cells["mean"].notna()]
-    ascending = {metric.name: not metric.higher_is_better for metric in METRICS}
     for (_, _, metric), group in competing.groupby(["environment", "protocol", "metric"]):
-        if len(group) > 1:
-            order = group["mean"].map(printed).rank(method="dense", ascending=ascending[str(metric)])
-            ranks.loc[group.index] = order.where(order <= 2, 0).astype(int)
-    return cells.assign(rank=ranks)
+        places, seeds = rank(dict(zip(group.index, group[VALUES], strict=True)), higher_is_better=higher[str(metric)])
+        for place, own in places.items():
+            ranks.loc[place], over.loc[place] = own, " ".join(map(str, seeds))
+    return cells.assign(rank=ranks, **{"ranked over": over})
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def rank(figures: Mapping[Key, Mapping[int, float]], *, higher_is_better: bool) -> tuple[dict[Key, int], list[int]]:
+    """1 and 2 for the best and second best, 0 for the others that were compared; and the seeds they were compared on.
+
+    Figures by seed are averaged over the seeds that all share. Equal printed figures share a rank.
+    """
+    compared, seeds = sharing({key: {*values} for key, values in figures.items()})
+    means = {key: printed(float(np.mean([figures[key][seed] for seed in seeds]))) for key in compared}
+    best = sorted({*means.values()}, reverse=higher_is_better)[:2]
+    return {key: best.index(mean) + 1 if mean in best else 0 for key, mean in means.items()}, seeds
+
+
+def sharing(seeds: Mapping[Key, set[int]]) -> tuple[list[Key], list[int]]:
+    """Who can be compared, and the seeds they share, at least two; whoever shares the fewest with others falls out.
+
+    One seed says nothing about the next, so whoever has one is not compared.
+    """
+    left = {key: own for key, own in seeds.items() if len(own) > 1}
+    while len(left) > 1:
+        common = set.intersection(*left.values())
+        if len(common) > 1:
+            return [*left], sorted(common)
+        overlap = {key: sum(len(own & other) for other in left.values()) - len(own) for key, own in left.items()}
+        del left[min(left, key=lambda key: (overlap[key], str(key)))]
+    return [], []
 
 
 def comparisons(frame: pd.DataFrame) -> pd.DataFrame:

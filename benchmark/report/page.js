@@ -83,7 +83,7 @@ function metricColumn(metric) {
     title: metric.title,
     value: (row) => row.diverged ? null : row[metric.name].mean,
     draw: (row) => row.diverged ? "div (" + row.diverged + "/" + row.runs + ")" : row[metric.name].mean === null ? "" :
-      figure(row[metric.name].mean) + (row[metric.name].deviation === null ? "" : " ± " + figure(row[metric.name].deviation)),
+      figure(row[metric.name].mean) + (row[metric.name].deviation === null ? " (one seed)" : " ± " + figure(row[metric.name].deviation)),
     kind: (row) => ["", "best", "second"][row[metric.name].rank],
   };
 }

@@ -37,6 +37,10 @@ class Run:
     name: str
     file: str
     protocol: str
+    dataset: str
+    """What its images are called."""
+    planned: list[int]
+    """Classes of every session of the protocol."""
     method: str
     seed: int
     status: str
@@ -120,6 +124,8 @@ def summary(record: RunRecord, file: str, *, own: bool) -> Run:
         name=f"{question.protocol['name']}/{question.method}/seed{question.seed}-{record.key[:8]}",
         file=file,
         protocol=question.protocol["name"],
+        dataset=visible(record.protocol.data.title),
+        planned=[len(classes) for classes in question.protocol["classes"]],
         method=question.method if question.method_source is None else f"{question.method}@{question.method_source[:8]}",
         seed=question.seed,
         status=record.status,

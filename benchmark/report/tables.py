@@ -12,7 +12,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from benchmark.protocol import load_protocol, protocol_names
-from benchmark.report.frames import DECIMALS, FLOOR, REFERENCE, printed, status, variant_text
+from benchmark.report.frames import DECIMALS, FLOORS, REFERENCE, VALUES, rank, status, variant_text
 from benchmark.report.paper import Paper, Variants
 from benchmark.report.runs import OWN_MARK
 from benchmark.scoring import METRICS, Metric
@@ -29,7 +29,10 @@ LEGEND = (
     f"{DIRTY}: made by code with uncommitted changes, or of no known commit. {MIXED}: by several commits. "
     "(own): your own runs, not published ones; name@digest: a method of your own."
 )
-RANKS = "Best in bold, second best underlined (`*` and `'` in a terminal)."
+RANKS = (
+    "Best in bold, second best underlined (`*` and `'` in a terminal), by the mean over the seeds that all ranked "
+    "methods share; one seed is never ranked."
+)
 
 
 STORED = ["stored per class", "extra weights"]
@@ -65,6 +68,10 @@ class Table:
     sections: list[Section]
     frame: pd.DataFrame
 
+    def written(self) -> pd.DataFrame:
+        """The frame without what only ranks needed."""
+        return self.frame.drop(columns=VALUES, errors="ignore")
+
 
 def number(value: float) -> str:
     text = f"{value:.{DECIMALS}f}"
@@ -84,12 +91,13 @@ def cell_text(row: Line) -> str:
         return f"div ({row['diverged']}/{row['runs']}){marks}"
     if pd.isna(row["mean"]):
         return ""
-    spread = "" if pd.isna(row["deviation"]) else f" ± {number(row['deviation'])}"
-    return f"{number(row['mean'])}{spread} ({row['runs']}){marks}"
+    if row["runs"] == 1:
+        return f"{number(row['mean'])} (one seed){marks}"
+    return f"{number(row['mean'])} ± {number(row['deviation'])} ({row['runs']}){marks}"
 
 
 class Names:
-    """How methods are called and ordered in tables: as in the paper, then the floor, then all others."""
+    """How methods are called and ordered in tables: as in the paper, then the floors, then all others."""
 
     def __init__(self, paper: Paper) -> None:
         self.paper = paper
@@ -98,10 +106,10 @@ class Names:
         base, own = plain_name(method), method.removeprefix(plain_name(method))
         if base in self.paper.methods:
             return self.paper.methods[base].label + own
-        return f"k-means (floor){own}" if base == FLOOR else method
+        return FLOORS[base] + own if base in FLOORS else method
 
     def ordered(self, methods: Iterable[str]) -> list[str]:
-        first = [*self.paper.methods, FLOOR]
+        first = [*self.paper.methods, *FLOORS]
 
         def place(name: str) -> tuple[int, str]:
             base = plain_name(name)
@@ -151,9 +159,9 @@ def metric_section(
         return None
     found = lookup(here, "method", "protocol")
     published = paper.metrics[metric.name].rows if reference else {}
-    floor = [FLOOR]  # has its row even where it did not run: a table without a floor says less than it seems to
     rows = []
-    for method in names.ordered([*ran["method"], *published, *floor]):
+    # floors have their rows even where they did not run: a table without a floor says less than it seems to
+    for method in names.ordered([*ran["method"], *published, *FLOORS]):
         own = [found.get((method, protocol)) for protocol in columns]
         lead = [Cell(names.label(method)), *(stored_cells(own) if stored else [])]
         base = plain_name(method)
@@ -171,7 +179,17 @@ def metric_section(
         if reference and any(cell.text for cell in told):
             rows.append([Cell(""), *([Cell(""), Cell("")] if stored else []), Cell("difference"), *told])
     header = ["method", *(STORED if stored else []), *(["figure"] if reference else []), *columns]
-    return Section(f"{metric.title}, {arrow(metric)}. {heading(environment)}", header, rows)
+    return Section(f"{metric.title}, {arrow(metric)}. {heading(environment)}{ranked_text(here)}", header, rows)
+
+
+def ranked_text(cells: pd.DataFrame) -> str:
+    """`. Ranks: seeds 1 2 3`, by protocol where they differ; nothing where nothing is ranked."""
+    over = dict(cells[cells["ranked over"] != ""].groupby("protocol")["ranked over"].first())
+    if not over:
+        return ""
+    if len({*over.values()}) == 1:
+        return f". Ranks: seeds {next(iter(over.values()))}"
+    return ". Ranks: " + ", ".join(f"{protocol} seeds {seeds}" for protocol, seeds in over.items())
 
 
 def stored_cells(cells: Iterable[Line | None]) -> list[Cell]:
@@ -278,9 +296,7 @@ def variant_rows(
 def column_ranks(cells: pd.DataFrame) -> dict[str, int]:
     """1 and 2 for the best and second best variant, if there are several and they did not diverge."""
     whole = cells[(cells["diverged"] == 0) & cells["mean"].notna()]
-    best = sorted({printed(mean) for mean in whole["mean"]}, reverse=True)[:2] if len(whole) > 1 else []
-    shown = {row["variant"]: printed(row["mean"]) for row in whole.to_dict("records")}
-    return {variant: best.index(mean) + 1 for variant, mean in shown.items() if mean in best}
+    return rank(dict(zip(whole["variant"], whole[VALUES], strict=True)), higher_is_better=True)[0]
 
 
 def judge(row: Line | None, figure: float | None) -> tuple[float | None, str]:
@@ -295,28 +311,39 @@ def judge(row: Line | None, figure: float | None) -> tuple[float | None, str]:
     return (None if mean is None or row["diverged"] else mean - figure), kind
 
 
-def protocol_table(cells: pd.DataFrame, names: Names) -> Table:
-    """What the protocols are."""
+@dataclass(frozen=True)
+class OwnProtocol:
+    """A protocol of the user's own, as the table of protocols tells it."""
+
+    name: str
+    dataset: str
+    sizes: list[int]
+
+
+def protocol_table(cells: pd.DataFrame, own: list[OwnProtocol], names: Names) -> Table:
+    """What the protocols are; the user's own last."""
     lines = []
     counted = cells[cells["metric"] == METRICS[0].name].groupby("protocol")["runs"].sum()
     known = [*names.paper.protocols, *(name for name in protocol_names() if name not in names.paper.protocols)]
-    for protocol in map(load_protocol, known):
-        sizes = [len(classes) for classes in protocol.classes]
+    suite = [OwnProtocol(p.name, p.data.title, [len(c) for c in p.classes]) for p in map(load_protocol, known)]
+    for protocol in (*suite, *own):
+        sizes = protocol.sizes
         lines.append(
             {
                 "protocol": protocol.name,
-                "dataset": protocol.data.title,
+                "dataset": protocol.dataset,
                 "classes": sum(sizes),
                 "T": len(sizes) - 1,
                 "base classes": sizes[0],
                 "novel a session": "/".join(dict.fromkeys(map(str, sizes[1:]))),
-                "in the paper": "yes" if protocol.name in names.paper.protocols else "no",
+                "in the paper": "own" if protocol in own else "yes" if protocol.name in names.paper.protocols else "no",
                 "runs": int(counted.get(protocol.name, 0)),
             }
         )
     frame = pd.DataFrame(lines)
     rows = [[Cell(str(value)) for value in row] for row in frame.itertuples(index=False)]
-    return Table("protocols", "Protocols", "", [Section("All protocols of the suite", [*frame.columns], rows)], frame)
+    title = "All protocols of the suite" + (", and your own" if own else "")
+    return Table("protocols", "Protocols", "", [Section(title, [*frame.columns], rows)], frame)
 
 
 def own_table(cells: pd.DataFrame, names: Names) -> Table:
@@ -328,12 +355,13 @@ def own_table(cells: pd.DataFrame, names: Names) -> Table:
         for protocol in sorted(here["protocol"].unique()):
             found = lookup(here[here["protocol"] == protocol], "method", "metric")
             rows = []
-            for method in names.ordered([*(method for method, _ in found), FLOOR]):
+            for method in names.ordered([*(method for method, _ in found), *FLOORS]):
                 cells_here = [found.get((method, metric.name)) for metric in METRICS]
                 own = [Cell("") if row is None else Cell(cell_text(row), int(row["rank"])) for row in cells_here]
                 rows.append([Cell(names.label(method)), *stored_cells(cells_here[:1]), *own])
             columns = ["method", *STORED, *(m.title for m in METRICS)]
-            sections.append(Section(f"{protocol}, {environment}", columns, rows))
+            over = ranked_text(here[here["protocol"] == protocol])
+            sections.append(Section(f"{protocol}, {environment}{over}", columns, rows))
     return Table("own", "Protocols beside the paper's", f"{LEGEND} {RANKS}", sections, chosen)
 
 
@@ -379,18 +407,18 @@ def comparison_table(pairs: pd.DataFrame, names: Names) -> Table:
 
 def interval_text(row: Line) -> str:
     if pd.isna(row["low"]):
-        return f"{signed(row['mean'])} ({row['seeds']})"
+        return f"{signed(row['mean'])} (one seed)"
     return f"{signed(row['mean'])} [{signed(row['low'])}, {signed(row['high'])}] ({row['seeds']})"
 
 
-def build_tables(cells: pd.DataFrame, pairs: pd.DataFrame, paper: Paper) -> list[Table]:
+def build_tables(cells: pd.DataFrame, pairs: pd.DataFrame, own: list[OwnProtocol], paper: Paper) -> list[Table]:
     """All of them, those of the paper first and in its order."""
     names = Names(paper)
     cifar = [name for name in paper.protocols if name.startswith("cifar")]
     tiny = [name for name in paper.protocols if name.startswith("tiny")]
     accuracy, *rest = METRICS
     return [
-        protocol_table(cells, names),
+        protocol_table(cells, own, names),
         metric_table(cells, "accuracy", "Average accuracy", (accuracy,), paper.protocols, names),
         metric_table(cells, "cifar", "Forgetting and discovery on CIFAR", (*rest,), cifar, names),
         metric_table(cells, "tiny", "Forgetting and discovery on Tiny-ImageNet", (*rest,), tiny, names),
@@ -436,7 +464,7 @@ def markdown(text: str) -> str:
 
 def to_csv(table: Table) -> str:
     """One line a cell. A text that a spreadsheet would take for a formula is quoted with an apostrophe."""
-    safe = table.frame.copy()
+    safe = table.written()
     for column in safe.select_dtypes(["object", "string"]).columns:
         safe[column] = safe[column].map(lambda text: guarded(text) if isinstance(text, str) else text)
     return safe.round(CSV_DECIMALS).to_csv(index=False, lineterminator="\n")
