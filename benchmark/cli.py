@@ -324,6 +324,74 @@ def report(
         raise RegressionError(f"{place} does not follow from the records in {results / 'published'}: {again}")
 
 
+new_app = typer.Typer(help="Write a file to begin with: a protocol, a backbone or a method of your own.")
+app.add_typer(new_app, name="new", rich_help_panel=None)
+OutOption = Annotated[Path | None, typer.Option(help="The file to write; none that is there is overwritten.")]
+
+
+@new_app.command("protocol")
+def new_protocol(
+    data: Annotated[Path, typer.Option(help="Folder of train/<class>/* and test/<class>/*, or of <class>/*.")],
+    sessions: Annotated[str, typer.Option(help="Classes of every session, the labelled ones first: 6+2+2.")],
+    backbone: Annotated[str, typer.Option(help="A backbone of `bench list backbones`.")] = "vit-s14-dinov2-112",
+    out: OutOption = None,
+) -> None:
+    """Write a protocol for a folder of your own images."""
+    from benchmark import scaffold  # noqa: PLC0415
+
+    path, found = scaffold.new_protocol(data, sessions, backbone, out)
+    typer.echo(found, err=True)
+    typer.echo(f"wrote {path}: bench run --protocol {path}")
+
+
+@new_app.command("backbone")
+def new_backbone(
+    timm: Annotated[
+        str, typer.Option(help="Name of a vision transformer of timm, such as vit_small_patch16_224.dino.")
+    ],
+    weights: Annotated[Path | None, typer.Option(help="Its weights (safetensors or .pth).")] = None,
+    image_size: Annotated[int | None, typer.Option(min=4, help="Pixels a side, if not as it was trained.")] = None,
+    out: OutOption = None,
+) -> None:
+    """Write a backbone file, with all that timm knows of it."""
+    from benchmark import scaffold  # noqa: PLC0415
+
+    path = scaffold.new_backbone(timm, weights, image_size, out)
+    typer.echo(f"wrote {path}: bench run --backbone {path} --weights {weights or 'FILE'} --protocol ...")
+
+
+@new_app.command("method")
+def new_method(
+    name: Annotated[str, typer.Argument(help="What to call it.")],
+    out: OutOption = None,
+) -> None:
+    """Write a method that runs as it is, to be changed."""
+    from benchmark import scaffold  # noqa: PLC0415
+
+    path, cls = scaffold.new_method(name, out)
+    typer.echo(f"wrote {path}: bench try {path}:{cls}, then bench run --method {path}:{cls}")
+
+
+@app.command("try")
+def try_method(
+    method: Annotated[str, typer.Argument(help="Your own method as path/to/mine.py:Mine (runs that file), or a name.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for bench run.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Try whether a method keeps the contract, in under a minute; what does not hold is explained (exit code 2)."""
+    from benchmark import trial  # noqa: PLC0415
+    from benchmark.progress import Display  # noqa: PLC0415
+    from benchmark.request import parse_setting  # noqa: PLC0415
+
+    verdict = trial.attempt(method, dict(map(parse_setting, settings or [])), Display())
+    if as_json:
+        print_json({"schema": 1, **verdict.document()})
+    else:
+        typer.echo(verdict.text())
+    if verdict.failed:
+        raise UsageError(f"{method} fails {len(verdict.failed)} of {len(verdict.findings)} checks")
+
+
 @app.command()
 def reproduce(
     run: Annotated[str, typer.Argument(help="Name, file or key of a run; a part will do if no other run shares it.")],
@@ -516,7 +584,8 @@ def main() -> None:
 
 def guarded() -> int:
     try:
-        result = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        words = sys.argv[1:]
+        result = app([*words, "--help"] if words in ([], ["new"]) else words, standalone_mode=False)
     except Exception as error:  # noqa: BLE001 - the one place where everything that went wrong becomes a sentence
         if "--verbose" in sys.argv:
             traceback.print_exc()
