@@ -168,11 +168,9 @@ def checked_rows(rows: Any, images: int, total: int) -> Tensor:
     must = f"the method must predict a row from 0 to {total - 1} for each image"
     if type(rows) is not Tensor:
         raise UsageError(f"{must}: a tensor, not {type(rows).__name__}")
-    if rows.is_meta or rows.layout != torch.strided or rows.dtype not in WHOLE:
+    if rows.shape != (images,) or rows.is_meta or rows.layout != torch.strided or rows.dtype not in WHOLE:
         kind = "meta" if rows.is_meta else str(rows.dtype).removeprefix("torch.")
-        raise UsageError(f"{must}: whole numbers, not {kind}")
-    if rows.shape != (images,):
-        raise UsageError(f"{must}: {images} numbers, not shape {tuple(rows.shape)}")
+        raise UsageError(f"{must}: {images} whole numbers, not {kind} of shape {tuple(rows.shape)}")
     rows = rows.cpu().long()
     if images and (rows.min() < 0 or rows.max() >= total):
         raise UsageError(f"{must}, not {int(rows.min() if rows.min() < 0 else rows.max())}")

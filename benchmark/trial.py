@@ -81,23 +81,17 @@ class Watch:
         try:
             place = self._own_place(sys._getframe(1), direct=event != "open")  # noqa: SLF001 - who asked for it?
             what = f"opens {arguments[0]}" if event == "open" else f"calls {event}"
-            if place and not (event == "open" and self._is_code(arguments[0])):
+            if place and not (event == "open" and belongs_to_python(arguments[0])):
                 self.found.append(f"{place} {what}")
         finally:
             self.watching = True
-
-    def _is_code(self, path: object) -> bool:
-        """Code, and what the system says of itself (threads are counted there): no place for images."""
-        if not isinstance(path, str):
-            return True
-        return path.endswith(CODE) or "__pycache__" in path or path.startswith(("/proc/", "/sys/", "/dev/"))
 
     def _own_place(self, frame: FrameType | None, *, direct: bool) -> str | None:
         """`mine.py, line 12`, if the user's code is what asked (`direct`), or called whatever asked."""
         while frame is not None:
             file = frame.f_code.co_filename
-            if file.startswith("<frozen "):
-                return None  # what a library reads while it is imported is its own affair
+            if file == __file__ or file.startswith("<frozen "):
+                return None  # who called us, and what a library reads while it is imported, are no part of the method
             if not file.startswith("<") and self.folder is not None:
                 if Path(file).resolve().is_relative_to(self.folder) and not is_ours(file):
                     return f"{Path(file).name}, line {frame.f_lineno}"
@@ -105,6 +99,16 @@ class Watch:
                     return None
             frame = frame.f_back
         return None
+
+
+def belongs_to_python(path: object) -> bool:
+    """Code, what libraries read for themselves, and what the system says of itself; but not images they come with."""
+    if not isinstance(path, str):
+        return True
+    if "/datasets/" in path.replace("\\", "/"):
+        return False
+    libraries = path.startswith((sys.prefix, sys.base_prefix, "/proc/", "/sys/", "/dev/", "/usr/", "/etc/"))
+    return libraries or path.endswith(CODE)
 
 
 class Killed(BaseException):
@@ -318,6 +322,10 @@ CHECKS: dict[str, Callable[[Trial], str]] = {
 }
 
 
+COMPARED = (no_labels, resumes)
+"""Checks that compare a run with another of the same seed."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """All findings."""
@@ -358,7 +366,8 @@ def attempt(method: str, settings: Mapping[str, Any], display: Display) -> Verdi
         trial = Trial(asked, world, Path(folder), watch)
         for name, check in CHECKS.items():
             display.say(f"trying: {name}")
-            tried = not findings or findings[0].passed  # what does not even run cannot be tried any further
+            # what does not even run cannot be tried any further, and what is never the same cannot be compared
+            tried = all(finding.passed for finding in findings[: 2 if check in COMPARED else 1])
             findings.append(Finding(name, said(check, trial, request) if tried else "", tried))
     return Verdict(method, findings)
 
