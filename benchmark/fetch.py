@@ -39,6 +39,7 @@ BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, V
 HUB = re.compile(r"^hub:([\w.-]+/[\w.-]+)@([0-9a-f]{40})/([\w./-]+)$")
 SHA256 = r"[0-9a-f]{64}"
 AGENT = "cncd-bench"
+DO_WITHOUT = "(--offline fetches nothing)"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,18 @@ def is_offline(asked: bool) -> bool:
     return asked or os.environ.get("CNCD_OFFLINE", "") not in ("", "0")
 
 
+def silence() -> float:
+    """Seconds a server may be silent: `$CNCD_TIMEOUT`, else 30."""
+    text = os.environ.get("CNCD_TIMEOUT") or "30"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 100_000:
+        raise UsageError(f"$CNCD_TIMEOUT: '{text}': must be a number of seconds")
+    return seconds
+
+
 @dataclass(frozen=True)
 class Fetching:
     """Fetches what a run misses, and says what it does."""
@@ -68,11 +81,13 @@ class Fetching:
 
     def weights(self, spec: Backbone) -> Path:
         with Display(quiet=self.quiet) as display:
-            return fetch_weights(spec, Wish(), display, self.stop)
+            display.say(f"the weights of backbone '{spec.name}' are not here, they are fetched now {DO_WITHOUT}")
+            return fetch_weights(spec, Wish(timeout=silence()), display, self.stop)
 
     def dataset(self, spec: DatasetSpec, root: Path) -> Path:
         with Display(quiet=self.quiet) as display:
-            return fetch_dataset(spec, root, Wish(), display, self.stop)
+            display.say(f"{spec.title} is not in {root}, it is fetched now {DO_WITHOUT}")
+            return fetch_dataset(spec, root, Wish(timeout=silence()), display, self.stop)
 
 
 def fetch(name: str, data_dir: Path | None, wish: Wish, display: Display, stop: Stop) -> Path:
@@ -123,7 +138,7 @@ def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, sto
             # a part belongs to its source: halves of two files make no whole
             part = target.with_name(f"{target.name}.{hashlib.sha256(source.encode()).hexdigest()[:8]}.part")
             size = f"{archive.bytes:,} bytes" if archive.bytes else f"about {archive.megabytes} MB"
-            display.say(f"fetching {archive.file}, {size}, from {source} (--offline does without)")
+            display.say(f"fetching {archive.file}, {size}, from {source}")
             try:
                 stated = copied_from_hub_cache(source, part)
                 if stated is None:

@@ -185,7 +185,9 @@ def test_the_digest_of_a_method_covers_what_it_imports_and_nothing_else(tmp_path
     assert load_own(tmp_path / "mine.py", "Mine").digest == first.digest
     for name in expected:
         before = (tmp_path / name).read_text()
-        (tmp_path / name).write_text(f"{before}\n# edited\n")
+        (tmp_path / name).write_text(f"\n# a comment\n{before}\n\n# another\n")
+        assert load_own(tmp_path / "mine.py", "Mine").digest == first.digest, name
+        (tmp_path / name).write_text(f"{before}\nedited = 1\n")
         assert load_own(tmp_path / "mine.py", "Mine").digest != first.digest, name
         (tmp_path / name).write_text(before)
 

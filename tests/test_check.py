@@ -150,7 +150,7 @@ def test_a_figure_that_moved_ends_with_exit_code_4(bench, tmp_path):
         (["fea"], True, None, "leave --method out"),
         ([], False, None, "there are no golden figures"),
         ([], False, "{", "cannot be read"),
-        ([], False, '{"schema": 1}', "is missing"),
+        ([], False, '{"schema": 1}', "are missing"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(tmp_path, names, update, content, said):

@@ -113,7 +113,7 @@ def test_data_dir_is_the_folder_or_its_parent_or_comes_from_the_environment(tmp_
 def test_missing_data_says_how_to_get_it(tmp_path):
     for name in ("cifar10", "cifar100", "tiny-imagenet"):
         with pytest.raises(DataError, match=f"bench fetch {name}.*--data-dir"):
-            open_dataset(name, tmp_path)
+            open_dataset(load_datasets()[name], tmp_path)
 
 
 def spoil_other_class(root: Path) -> None:
@@ -269,7 +269,8 @@ def test_fewer_images_make_a_reduced_group_and_other_data_another_run(tmp_path, 
     assert other.changed["reduced"] == "7-8+4 images per class"
     assert other.question.key != reduced.question.key
     whole = {"cifar10": CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})}
-    monkeypatch.setattr("benchmark.reference.load_datasets", lambda: load_datasets() | whole)
+    known = load_datasets() | whole
+    monkeypatch.setattr("benchmark.protocol.load_datasets", lambda: known)
     complete = ask("fea", data_dir=write_folders(tmp_path / "whole" / "cifar10"), **options)
     assert "reduced" not in complete.changed
     assert complete.question.key == reduced.question.key  # the same images from another place

@@ -23,7 +23,7 @@ from benchmark.protocol import load_protocol
 from benchmark.record import PUBLISHED, read_record, record_path, stored_text
 from benchmark.report import INPUTS, PAGE, compose, drawing, stale, write
 from benchmark.report.figures import known_curve, novel_average, slug, spread
-from benchmark.report.frames import REFERENCE, bootstrap, printed, status
+from benchmark.report.frames import REFERENCE, VALUES, bootstrap, printed, sharing, status
 from benchmark.report.paper import load_paper
 from benchmark.report.runs import by_class, read_runs, summary, thinned
 from benchmark.report.tables import (
@@ -34,6 +34,7 @@ from benchmark.report.tables import (
     markdown,
     number,
     signed,
+    to_csv,
     to_latex,
     to_markdown,
     to_text,
@@ -189,7 +190,8 @@ def test_a_run_that_diverged_at_once_is_reported_too(tmp_path):
 
 def test_best_and_second_by_the_printed_figure(tmp_path):
     for method, start in (("gm", 80.0), ("fea", 90.0), ("frost", 90.0), ("kmeans", 70.0)):
-        save(tmp_path, method, "digits-t2", 0, fading(3, start, 2))
+        for seed in (0, 1):
+            save(tmp_path, method, "digits-t2", seed, fading(3, start, 2))
     save(tmp_path, "fea", "digits-t2", 0, fading(3, 99, 1), changed={"omega": 9.0})
     cells = compose(tmp_path).cells.query("protocol == 'digits-t2' and metric == 'average_accuracy'")
     ranks = {(row.method, row.variant): row.rank for row in cells.itertuples()}
@@ -200,10 +202,46 @@ def test_best_and_second_by_the_printed_figure(tmp_path):
 def test_ranks_go_by_what_is_printed():
     """80.035 is stored a little below itself and printed as 80.03, like 80.03: both are best."""
     assert (number(80.035), printed(80.035), printed(80.03)) == ("80.03", 80.03, 80.03)
+    means = [80.035, 80.03, 79.0, 99.0]
     cells = pd.DataFrame(
-        {"variant": ["", "a", "b", "c"], "diverged": [0, 0, 0, 1], "mean": [80.035, 80.03, 79.0, 99.0]}
+        {"variant": ["", "a", "b", "c"], "diverged": [0, 0, 0, 1], "mean": means}
+        | {VALUES: [{0: mean, 1: mean} for mean in means]}
     )
     assert column_ranks(cells) == {"": 1, "a": 1, "b": 2}
+
+
+def test_ranks_are_taken_over_the_seeds_that_all_share(tmp_path):
+    """FEA is ahead over all its seeds, GM over the two that they share; FRoST has one seed and is not ranked."""
+    for seed, start in ((0, 80), (1, 80), (2, 99), (3, 99)):
+        save(tmp_path, "fea", "digits-t2", seed, fading(3, start, 2))
+    for seed in (0, 1):
+        save(tmp_path, "gm", "digits-t2", seed, fading(3, 85, 2))
+    save(tmp_path, "frost", "digits-t2", 0, fading(3, 98, 2))
+    report = compose(tmp_path)
+    cells = report.cells.query("metric == 'average_accuracy' and protocol == 'digits-t2'").set_index("method")
+    assert cells["mean"]["fea"] > cells["mean"]["gm"]
+    assert {name: cells["rank"][name] for name in ("gm", "fea", "frost")} == {"gm": 1, "fea": 2, "frost": 0}
+    assert {name: cells["ranked over"][name] for name in ("gm", "fea", "frost")} == {
+        "gm": "0 1",
+        "fea": "0 1",
+        "frost": "",
+    }
+    own = next(table for table in report.tables if table.name == "own")
+    assert own.sections[0].heading.endswith("Ranks: seeds 0 1")
+    rows = {row[0].text: row[3] for row in own.sections[0].rows}
+    assert (rows["FRoST"].rank, rows["FRoST"].text.endswith("(one seed)")) == (0, True)
+    assert "values" not in to_csv(own).splitlines()[0]
+
+
+@given(
+    seeds=st.dictionaries(st.text("abc", min_size=1, max_size=3), st.sets(st.integers(0, 6), max_size=6), max_size=6)
+)
+def test_who_is_ranked_shares_at_least_two_seeds(seeds):
+    compared, common = sharing(seeds)
+    assert (len(compared) > 1) == (len(common) > 1)
+    assert all({*common} <= seeds[key] for key in compared)
+    pairs = [(one, two) for one in seeds for two in seeds if one < two and len(seeds[one] & seeds[two]) > 1]
+    assert bool(compared) == bool(pairs)
 
 
 def test_what_diverged_has_a_status_but_no_difference(tmp_path):
@@ -229,8 +267,8 @@ def test_dirty_and_mixed_commits_are_marked(tmp_path):
     own = next(table for table in compose(tmp_path).tables if table.name == "own")
     rows = {row[0].text: row[3].text for row in own.sections[0].rows}
     assert rows["FEA"].endswith("(2)¶")
-    assert rows["GM"].endswith("(1)§")
-    assert rows["FRoST"].endswith("(1)")
+    assert rows["GM"].endswith("(one seed)§")
+    assert rows["FRoST"].endswith("(one seed)")
     assert rows["k-means (floor)"] == ""
 
 
@@ -276,9 +314,9 @@ def test_own_runs_stand_apart_and_are_marked(tmp_path):
     report = compose(tmp_path)
     own = next(table for table in report.tables if table.name == "own")
     rows = {row[0].text: row[3].text for row in own.sections[0].rows}
-    assert [*rows] == ["FEA", "FEA (own)", "k-means (floor)", "mine@55555555 (own)"]
+    assert [*rows] == ["FEA", "FEA (own)", "k-means (floor)", "Gaussian (floor)", "mine@55555555 (own)"]
     assert rows["FEA"].endswith("(2)")
-    assert rows["FEA (own)"].endswith("(1)")
+    assert rows["FEA (own)"].endswith("(one seed)")
     cells = report.cells[report.cells["method"] == "fea (own)"]
     assert {*cells[cells["paper"].notna()]["protocol"]} == {"cifar100-t5"}  # own runs meet the paper too
     text = report.text
@@ -588,8 +626,8 @@ def test_record_command_names_every_change():
     record = make_record("mine", "digits-t2", 3, changed=changed)
     assert record.changed == changed
     assert record.command == (
-        "bench run --method mine --protocol digits-t2 --seed 3 --budget paper --set budget.lr=0.02 --set fd=none "
-        "--set 'flag=\"no\"' --set omega=1.0 --views live --threads 2"
+        "bench run --method mine.py:CLASS --protocol digits-t2 --seed 3 --budget paper --views live "
+        "--set budget.lr=0.02 --set fd=none --set 'flag=\"no\"' --set omega=1.0 --threads 2"
     )
 
 
