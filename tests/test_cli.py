@@ -243,8 +243,11 @@ def test_diverged_run_ends_with_its_code_and_is_remembered(bench, tmp_path):
 def test_method_of_the_documentation_runs_as_printed(bench, tmp_path):
     """docs/add-a-method.md: its code is extracted, saved and run with the command it gives."""
     page = (Path(__file__).parent.parent / "docs" / "add-a-method.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[-1]
     (tmp_path / "mine.py").write_text(code)
+    assert "bench try mine.py:Mine" in page
+    tried = bench("try", "mine.py:Mine")
+    assert tried.returncode == 0, tried.stdout
     assert "bench run --method mine.py:Mine --budget quick" in page
     done = bench("run", "--method", "mine.py:Mine", "--budget", "quick", "--views", "2", "--json")
     assert done.returncode == 0, done.stderr
