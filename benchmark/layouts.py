@@ -220,7 +220,7 @@ def held_out(pictures: list[Picture], share: float, seed: int) -> dict[SplitName
     wanted = max(1, round(share * len(pictures)))
     splits: dict[SplitName, list[Picture]] = {"train": [], "test": []}
     for _, equal in sorted(groups.items()):
-        splits["test" if len(splits["test"]) < wanted else "train"] += equal
+        splits["test" if len(splits["test"]) + len(equal) <= wanted else "train"] += equal
     return splits
 
 

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import timm
 import yaml
 from pictures import SIZES, small_transformer, write_tiny
 from safetensors.torch import save_file
+from test_own_data import write_pictures
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA, WEIGHTS = "data", "timm"
+DATA, WEIGHTS, OTHERS = "data", "timm", "facebook"
 """First words of the paths of the archive and of the weights."""
 
 
@@ -73,7 +76,7 @@ def servers(tmp_path_factory) -> Iterator[Servers]:
     save_file({name: tensor.contiguous() for name, tensor in small_transformer().state_dict().items()}, weights)
     zipped = Path(shutil.make_archive(str(made / "tiny"), "zip", made, "tiny-imagenet-200"))
     with Servers(("127.0.0.1", 0), Handler) as served:
-        served.files = {DATA: zipped.read_bytes(), WEIGHTS: weights.read_bytes()}
+        served.files = {DATA: zipped.read_bytes(), WEIGHTS: weights.read_bytes(), OTHERS: weights.read_bytes()}
         threading.Thread(target=served.serve_forever, daemon=True).start()
         yield served
         served.shutdown()
@@ -98,13 +101,15 @@ def suite(servers, tmp_path_factory) -> Path:
     path.write_text(yaml.safe_dump(known))
     path = root / "protocols" / "backbones.yaml"
     known = yaml.safe_load(path.read_text())
-    known["vit-b16-dino"] |= {
-        "architecture": "vit",
-        "vit": SIZES,
-        "image_size": 32,
-        "sha256": hashlib.sha256(servers.files[WEIGHTS]).hexdigest(),
-        "projector": [16, 16, 8],
-    }
+    for name in ("vit-b16-dino", "vit-s14-dinov2-112"):
+        known[name] |= {
+            "architecture": "vit",
+            "vit": dict(SIZES),
+            "image_size": 32,
+            "sha256": hashlib.sha256(servers.files[WEIGHTS]).hexdigest(),
+            "tensors": None,
+            "projector": [16, 16, 8],
+        }
     path.write_text(yaml.safe_dump(known))
     return root
 
@@ -236,3 +241,26 @@ def test_a_folder_that_was_given_and_is_not_there_is_a_mistake(call, servers):
     assert done.returncode == 3
     assert "Tiny-ImageNet is not in typo" in done.stderr
     assert not [path for _, path, _ in servers.log if path.startswith(f"/{DATA}")]
+
+
+def test_the_page_about_own_images_runs_as_printed(call, tmp_path):
+    """Every command of docs/your-own-data.md in its order, on PNG files of 12 classes, 40 x 56 pixels."""
+    page = (ROOT / "docs" / "your-own-data.md").read_text()
+    write_pictures(tmp_path / "pictures")
+    weights = tmp_path / "FILE"
+    vit = timm.create_model("vit_small_patch16_224.dino", num_classes=0)
+    save_file({name: tensor.contiguous() for name, tensor in vit.state_dict().items()}, weights, {"format": "pt"})
+    said = ""
+    commands = re.findall(r"^    bench (.*)$", page, flags=re.MULTILINE)
+    assert len(commands) == 6
+    for words in map(shlex.split, commands):
+        # a network of real size takes minutes on the paper's budget: there, the command is made short
+        short = ["--budget", "quick", "--views", "2", "--method", "kmeans"] if "--backbone" in words else []
+        done = call(*words, *short)
+        assert done.returncode == 0, (words, done.stderr)
+        said += done.stderr + done.stdout
+    for line in ("pictures: 12 classes, 20 in train and 8 in test", "wrote pictures.yaml: bench run --protocol"):
+        assert line in page
+        assert line in said
+    assert (tmp_path / "results" / "report" / "index.html").exists()
+    assert "Gaussian (floor) (own)" in (tmp_path / "results" / "report" / "tables" / "own.md").read_text()
