@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from pictures import small_transformer, write_backbone
+from pictures import SIZES, small_transformer, write_backbone
 from safetensors.torch import save_file
 from timm.layers import resample_abs_pos_embed
+from timm.models.vision_transformer import VisionTransformer
 
 from benchmark.backbone import build_vit, open_backbone, takes_class_token_path
 from benchmark.errors import DataError
 from benchmark.files import file_digest
-from benchmark.protocol import load_backbone, load_backbones
+from benchmark.protocol import load_backbone, load_backbones, load_datasets
 from benchmark.reference import is_registered
 from benchmark.request import ask, weights_identity
-from benchmark.weights import fitted, read_weights, tensor_digest
+from benchmark.weights import fitted, needed, read_weights, tensor_digest
 
 
 @pytest.fixture
@@ -167,3 +168,51 @@ def test_every_registered_backbone_builds_at_its_size(name, monkeypatch):
     assert takes_class_token_path(vit.blocks[-1])
     widths = {768: (2048, 2048, 256), 384: (512, 512, 256), 96: (256, 256, 64)}
     assert spec.projector == widths[vit.embed_dim]
+
+
+def hub_form(state):
+    """DINOv2's tensors as the hub's own library names them, query, key and value apart."""
+    names = {"cls_token": "embeddings.cls_token", "pos_embed": "embeddings.position_embeddings"}
+    found = {"embeddings.mask_token": torch.zeros(1, 24)}
+    for name, tensor in state.items():
+        block = re.match(r"blocks\.(\d+)\.(.*)", name)
+        if block is None:
+            plain = name.replace("patch_embed.proj", "embeddings.patch_embeddings.projection")
+            found[names.get(name, re.sub(r"^norm\.", "layernorm.", plain))] = tensor
+            continue
+        inner = f"encoder.layer.{block[1]}."
+        if block[2].startswith("attn.qkv"):
+            for part, third in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
+                found[f"{inner}attention.attention.{part}.{block[2].rpartition('.')[2]}"] = third
+        elif block[2].startswith("attn.proj"):
+            found[inner + block[2].replace("attn.proj", "attention.output.dense")] = tensor
+        else:
+            found[inner + re.sub(r"ls(\d)\.gamma", r"layer_scale\1.lambda1", block[2])] = tensor
+    return {name: tensor.contiguous().clone() for name, tensor in found.items()}
+
+
+def test_weights_in_the_hubs_form_are_the_same_weights(tmp_path):
+    """Other names, a part that only pre-training used, and the projections apart: one digest, one network."""
+    vit = VisionTransformer(num_classes=0, init_values=0.1, **SIZES)
+    state = vit.state_dict()
+    save_file({name: tensor.clone() for name, tensor in state.items()}, tmp_path / "timm.safetensors")
+    save_file(hub_form(state), tmp_path / "hub.safetensors")
+    one, two = (needed(read_weights(tmp_path / f"{form}.safetensors")) for form in ("timm", "hub"))
+    assert tensor_digest(one) == tensor_digest(two)
+    assert all(torch.equal(state[name], two[name]) for name in state)
+    lacking = hub_form(state)
+    del lacking["encoder.layer.1.attention.attention.key.bias"]
+    save_file(lacking, tmp_path / "lacking.safetensors")
+    with pytest.raises(DataError, match="it lacks 'encoder"):
+        read_weights(tmp_path / "lacking.safetensors")
+
+
+def test_every_registered_digest_says_who_states_it():
+    for spec in load_backbones().values():
+        assert (spec.identity is None) == (spec.digest_from is None), spec.name
+        for source in spec.download.urls if spec.download else ():
+            assert re.match(r"hub:[\w.-]+/[\w.-]+@[0-9a-f]{40}/model\.safetensors$", source)
+    for data in load_datasets().values():
+        if data.archive is not None:
+            assert data.archive.md5
+            assert data.archive.digest_from
