@@ -532,7 +532,7 @@ def bank(
         except MissingError:
             if not plan:
                 raise
-            chosen, changes = load_protocol(protocol), dict(map(parse_setting, settings or []))
+            chosen, changes = load_protocol(protocol, data_dir), dict(map(parse_setting, settings or []))
             result = bank_command.plan_complete(chosen, load_backbone(backbone or chosen.backbone), views, changes)
     if as_json:
         print_json({"schema": 1, **result.document})

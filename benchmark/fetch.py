@@ -26,7 +26,8 @@ from typing import IO
 
 from benchmark.data import data_folder
 from benchmark.errors import DataError, InterruptedRunError, UsageError
-from benchmark.files import atomic_write, make_folder, waiting_lock
+from benchmark.files import atomic_write, file_digest, make_folder, waiting_lock
+from benchmark.intact import move_aside
 from benchmark.layouts import find_layout
 from benchmark.progress import Display, Stop
 from benchmark.protocol import Archive, Backbone, DatasetSpec, fetched_weights, load_backbones, load_datasets, suggest
@@ -130,9 +131,11 @@ def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, sto
     """One file, from the first source that serves it whole and unchanged."""
     make_folder(target.parent)
     with waiting_lock(target.with_name(f".{target.name}.lock"), "fetching the same file", display, stop):
-        if target.is_file():
+        if target.is_file() and is_sound(target, archive.sha256):
             display.say(f"{target} is already there")
             return target
+        if target.is_file():
+            move_aside(target, "it is fetched again")
         reasons = []
         for source in wish.sources or archive.urls:
             # a part belongs to its source: halves of two files make no whole
@@ -157,8 +160,16 @@ def fetch_file(archive: Archive, target: Path, wish: Wish, display: Display, sto
             return target
     raise DataError(
         f"{archive.file} could not be fetched ({'; '.join(reasons)}): try again later, give another place with "
-        f"--source URL, or put the file at {target} yourself"
+        f"`bench fetch NAME --source URL`, or put the file at {target} yourself"
     )
+
+
+def is_sound(target: Path, registered: str | None) -> bool:
+    """Whether a fetched file is what it was: by the registered digest, else by the one written beside it."""
+    beside = target.with_name(f"{target.name}.sha256")
+    noted = beside.read_text(encoding="utf-8").split()[:1] if beside.is_file() else []
+    expected = registered or (noted[0] if noted else None)
+    return expected is None or file_digest(target) == expected
 
 
 @dataclass(frozen=True)
@@ -282,7 +293,7 @@ def receive(
     display.start("download", total or 0, have, unit="bytes")
     while True:
         with explained(timeout):
-            block = answer.read(BLOCK)
+            block = answer.read1(BLOCK)  # what has come, so that a signal is not kept waiting by a slow server
         if not block:
             break
         if have == 0 and re.match(rb"\s*<(!doctype html|html)", block[:100], re.IGNORECASE):

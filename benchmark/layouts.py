@@ -22,7 +22,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from benchmark.errors import DataError
-from benchmark.protocol import DatasetSpec, Members, Pictures
+from benchmark.protocol import DatasetSpec, Members, Pictures, has_splits, refuse_unsplit
 
 SplitName = Literal["train", "test"]
 Picture = npt.NDArray[np.uint8]
@@ -174,11 +174,33 @@ def size_of(path: Path) -> tuple[int, int]:
 def fitted_into(path: Path, shape: tuple[int, int]) -> Picture:
     """An image as RGB bytes of a shape; one of another shape is scaled to cover it and cut around its middle."""
     with turned(path) as image:
-        colours = image.convert("RGB")
+        colours = in_colours(image)
     size = (shape[1], shape[0])
     if colours.size != size:
         colours = ImageOps.fit(colours, size, Image.Resampling.BICUBIC)
     return np.asarray(colours)
+
+
+def in_colours(image: Image.Image) -> Image.Image:
+    """As RGB: what is transparent on white, 16 bits a pixel brought to 8."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) // 257).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError("it has 32 bits a pixel, whose range nobody knows: save it with 8 or 16")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        layered = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered).convert("RGB")
+    return image.convert("RGB")
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Images of one class, by their suffix; other files are left alone, folders inside are refused."""
+    known = {suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS}
+    found = visible(folder)
+    inside = [entry for entry in found if entry.is_dir()]
+    if inside:
+        raise DataError(f"{inside[0]} is a folder inside a class: move its images up, or the folder away")
+    return [entry for entry in found if entry.suffix.lower() in known]
 
 
 @dataclass
@@ -229,19 +251,15 @@ def own_folders(spec: DatasetSpec, place: Path) -> OwnFolders:
     pictures = spec.pictures
     assert pictures is not None
     folders: dict[SplitName, Path] = {"train": place / "train", "test": place / "test"}
-    apart = all(folder.is_dir() for folder in folders.values())
-    if not apart and pictures.test_share is None:
-        raise DataError(f"{place} has no train/ and test/: write test_share (such as 0.2) into the protocol's dataset")
-    if apart and pictures.test_share is not None:
-        raise DataError(f"{place} has train/ and test/: take test_share out of the protocol's dataset")
+    refuse_unsplit(place, pictures.test_share)
     paths: dict[tuple[SplitName, int], list[Path]] = {}
-    if not apart:
+    if not has_splits(place):
         folders = {"train": place}
     for split, folder in folders.items():
         for label, name in enumerate(pictures.classes):
             if not (folder / name).is_dir():
                 raise DataError(f"{folder} has no folder '{name}', which is a class of the protocol")
-            paths[split, label] = visible(folder / name)
+            paths[split, label] = image_files(folder / name)
     return OwnFolders(place, pictures, paths)
 
 

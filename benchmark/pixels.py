@@ -73,7 +73,9 @@ def signature(spec: DatasetSpec, layout: Layout) -> str:
             stat = path.stat()
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-        digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
+        # the last two change when files of equal size and time change places
+        known = f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}\0{stat.st_ino}\n"
+        digest.update(known.encode(errors="surrogateescape"))
     return digest.hexdigest()[:24]
 
 

@@ -25,6 +25,7 @@ from pydantic import (
 
 from benchmark.errors import DataError, MissingError, UsageError
 from benchmark.files import cache_folder
+from benchmark.intact import digest_of
 
 NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 FILE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -110,6 +111,9 @@ class Pictures(Spec):
 
     @model_validator(mode="after")
     def _named_once(self) -> "Pictures":
+        outside = [name for name in self.classes if not name or "/" in name or "\\" in name or name in (".", "..")]
+        if outside:
+            raise ValueError(f"classes: '{outside[0]}' is not the name of a folder")
         twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
         if twice:
             raise ValueError(f"classes: '{twice[0]}' is listed twice")
@@ -176,6 +180,14 @@ class Protocol(Spec):
             raise ValueError(f"unknown dataset{suggest(value, known)}")
         return value
 
+    @field_validator("backbone")
+    @classmethod
+    def _known_backbone(cls, value: str) -> str:
+        if value not in load_backbones():
+            own = " (a file of your own is given with --backbone when you run)"
+            raise ValueError(f"unknown backbone{suggest(value, load_backbones())}{own}")
+        return value
+
     @field_validator("budgets")
     @classmethod
     def _has_budgets(cls, value: dict[str, Budget]) -> dict[str, Budget]:
@@ -213,6 +225,11 @@ class Protocol(Spec):
             return load_datasets()[self.dataset]
         own = self.dataset
         return DatasetSpec(name=own.name, title=own.title, classes=len(own.classes), layout="own", pictures=own)
+
+    @property
+    def digest(self) -> str:
+        """Of all that it asks: two protocols of one name with different digests must not meet in a table."""
+        return digest_of(self.without_places().model_dump(mode="json", exclude={"title": True, "dataset": {"title"}}))
 
     def without_places(self) -> "Protocol":
         """As records hold it: where somebody's images lie is nobody else's business."""
@@ -399,8 +416,8 @@ def suite_protocol(name: str) -> Protocol:
     return load_protocol(name)
 
 
-def load_protocol(name: str) -> Protocol:
-    """A protocol of the suite by name, or the user's own by path (`my/protocol.yaml`)."""
+def load_protocol(name: str, data_dir: Path | None = None) -> Protocol:
+    """A protocol of the suite by name, or the user's own by path (`my/protocol.yaml`); `data_dir` is for its images."""
     own = name.endswith((".yaml", ".yml"))
     if own:
         path: Path | Traversable = Path(name)
@@ -413,7 +430,7 @@ def load_protocol(name: str) -> Protocol:
         )
     document = read_yaml(path)
     if own and isinstance(document, dict) and isinstance(document.get("dataset"), dict):
-        document = document | {"dataset": pictures_of(document["dataset"], Path(name))}
+        document = document | {"dataset": pictures_of(document["dataset"], Path(name), data_dir)}
     protocol = validated(Protocol, document, name)
     if own and protocol.name in protocol_names() and protocol != load_protocol(protocol.name):
         raise UsageError(f"{name}: the suite has a protocol '{protocol.name}', and this is another: rename yours")
@@ -422,22 +439,37 @@ def load_protocol(name: str) -> Protocol:
     return protocol
 
 
-def pictures_of(told: dict[str, Any], file: Path) -> Pictures:
+def pictures_of(told: dict[str, Any], file: Path, given: Path | None) -> Pictures:
     """The user's own images as a protocol file tells of them; classes that it does not list are those in the folder."""
     source = f"{file}: dataset"
     if not isinstance(told.get("folder"), str):
         raise UsageError(f"{source}: key 'folder' is missing: the folder of the images, seen from {file.name}")
-    place = file.parent / Path(told["folder"]).expanduser()
+    place = given or file.parent / Path(told["folder"]).expanduser()
+    if "classes" not in told and place.is_dir():
+        refuse_unsplit(place, told.get("test_share"))  # or the names of two splits would be taken for classes
     classes = told["classes"] if "classes" in told else class_names(place)
     named = {"name": file.stem, "title": f"images in {place.name}"}
     return validated(Pictures, named | told | {"folder": str(place), "classes": classes}, source)
 
 
+def has_splits(place: Path) -> bool:
+    """Whether a folder holds train/ and test/, not classes; either name alone may be that of a class."""
+    return (place / "train").is_dir() and (place / "test").is_dir()
+
+
+def refuse_unsplit(place: Path, test_share: float | None) -> None:
+    """Test images have a folder of their own, or are a share of every class: one of the two."""
+    if not has_splits(place) and test_share is None:
+        raise DataError(f"{place} has no train/ and test/: write test_share (such as 0.2) into the protocol's dataset")
+    if has_splits(place) and test_share is not None:
+        raise DataError(f"{place} has train/ and test/: take test_share out of the protocol's dataset")
+
+
 def class_names(place: Path) -> list[str]:
-    """Names of class folders, in order: in `train` if there is one, else in the folder itself."""
-    inner = place / "train" if (place / "train").is_dir() else place
+    """Names of class folders, in order: in `train`, or in the folder itself; not those that systems leave behind."""
+    inner = place / "train" if has_splits(place) else place
     try:
-        return sorted(entry.name for entry in inner.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(e.name for e in inner.iterdir() if e.is_dir() and not e.name.startswith((".", "__")))
     except OSError as error:
         raise DataError(f"cannot read folder {inner}: {error.strerror or error}") from None
 

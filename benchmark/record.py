@@ -22,7 +22,7 @@ from benchmark import scoring
 from benchmark.errors import DataError, UsageError
 from benchmark.files import atomic_write
 from benchmark.intact import SEAL, digest_of, is_whole, sealed
-from benchmark.protocol import NAME, Protocol, Spec, Views, protocol_names, suite_protocol
+from benchmark.protocol import NAME, Protocol, Spec, Views, load_backbones, protocol_names, suite_protocol
 from benchmark.reference import Difference, difference, flat, suite_methods
 
 SCHEMA = 2
@@ -35,6 +35,8 @@ MAX_BYTES = 20_000_000
 PLAIN_WORD = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|y|n)$)[A-Za-z][A-Za-z0-9_]*")
 """Text that a shell and YAML take as it is."""
 
+NOT_SET = ("views", "backbone", "weights", "reduced", "data", "protocol")
+"""What `changed` tells beside parameters."""
 FILE, DIR, CLASS = "FILE", "DIR", "CLASS"
 """In a command, for the file of the weights, the folder of the data and the class of an own method, if not known."""
 
@@ -297,30 +299,44 @@ class RunRecord(Spec):
         return self
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What `--set` took: whole values, also of knobs that are mappings, which `changed` tells key by key."""
+        question, found = self.question, {}
+        for key in sorted(self.changed):
+            part, dot, rest = key.partition(".")
+            if dot and part in ("budget", "shared"):
+                found[key] = getattr(question, part)[rest]
+            elif part in question.params and key not in NOT_SET:
+                found[part] = question.params[part]
+        return found
+
+    @property
     def options(self) -> dict[str, Any]:
         """What `benchmark.run` takes to make the same run: at its commit, on such a machine, it gives the same bytes.
 
         Where the record does not know a file that is needed, a word in capitals stands for it.
         """
         question, given, changed = self.question, self.provenance.given, dict(self.changed)
-        own_images = {"reduced", "data"} & changed.keys()
-        for name in own_images:  # which images, nobody can type: say where they are
-            del changed[name]
-        in_protocol_file = self.own.protocol is not None and not isinstance(self.own.protocol.dataset, str)
-        data_dir = given.data_dir or (DIR if own_images and not in_protocol_file else None)
-        own_method = None if question.method_source is None else f"{question.method}.py:{CLASS}"
-        own_protocol = None if self.own.protocol is None else f"{question.protocol['name']}.yaml"
-        weights = FILE if changed.pop("weights", None) else None  # a digest, which nobody can type either
+        own_images = {"reduced", "data"} & changed.keys()  # which images, nobody can type: say where they are
+        own_method = None if question.method_source is None else given.method or f"{question.method}.py:{CLASS}"
+        own_protocol = None
+        if self.own.protocol is not None:
+            own_protocol = given.protocol or f"{question.protocol['name']}.yaml"
+            own_images = own_images if isinstance(self.own.protocol.dataset, str) else set()  # its file says where
+        own_backbone = given.backbone if changed.get("backbone") not in load_backbones() else None
+        own_weights = given.weights or (
+            FILE if "weights" in changed else None
+        )  # a digest, which nobody can type either
         options = {
-            "method": given.method or own_method or question.method,
-            "protocol": given.protocol or own_protocol or question.protocol["name"],
+            "method": own_method or question.method,
+            "protocol": own_protocol or question.protocol["name"],
             "seed": question.seed,
             "budget": self.budget_name,
-            "backbone": given.backbone or changed.get("backbone"),
-            "weights": given.weights or weights,
-            "data_dir": data_dir,
-            "views": changed.pop("views", None),
-            "settings": {key: value for key, value in sorted(changed.items()) if key != "backbone"},
+            "backbone": own_backbone or changed.get("backbone"),
+            "weights": own_weights,
+            "data_dir": given.data_dir or (DIR if own_images else None),
+            "views": changed.get("views"),
+            "settings": self.settings,
             "device": self.provenance.device or None,
             "threads": self.provenance.threads or None,
         }

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from benchmark.protocol import Budget, DatasetSpec, Protocol, Spec, load_backbones, read_yaml, validated
+from benchmark.protocol import Budget, DatasetSpec, Protocol, Spec, load_backbones, protocol_names, read_yaml, validated
 
 
 class MethodDefaults(Spec):
@@ -55,6 +55,8 @@ def difference(question: Mapping[str, Any], protocol: Protocol, defaults: Mappin
     backbone, data = question["backbone"], question["data"]
     if question["views"] != protocol.views:
         changed["views"] = question["views"]
+    if protocol.name not in protocol_names():  # files of one name may ask different things
+        changed["protocol"] = protocol.digest[:12]
     if backbone["name"] != protocol.backbone:
         changed["backbone"] = backbone["name"]
     if not is_registered(backbone["name"], backbone["weights"]):

@@ -4,6 +4,7 @@ On the kind of machine and with the versions that made the record, the bits must
 differ and grow, so the figures must lie within the spread of the seeds that are recorded of the same setting.
 """
 
+import shutil
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+import methods
 from benchmark import provenance
 from benchmark.errors import UsageError
 from benchmark.progress import Display, Stop
@@ -97,14 +99,39 @@ def reproduce(results: Path, text: str, *, offline: bool, display: Display, stop
 
 
 def made_again(record: RunRecord, out: Path, *, offline: bool, display: Display, stop: Stop) -> RunRecord:
-    """The same question, answered anew; an attempt that was interrupted is taken up."""
-    import benchmark  # noqa: PLC0415
+    """The same question, answered anew, base session included; an attempt that was interrupted is taken up."""
+    from benchmark.engine import readable_record  # noqa: PLC0415 - imports torch
+    from benchmark.engine import run as carry  # noqa: PLC0415
     from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
-    from benchmark.request import ask  # noqa: PLC0415 - imports torch
+    from benchmark.request import ask  # noqa: PLC0415
 
+    options = with_files(record)
+    where = {name: options.pop(name, None) for name in ("device", "threads")}
+    request = ask(**options, fetching=None if is_offline(offline) else Fetching(stop))
+    difference = request.question.difference(record.question.document())
+    if difference:
+        raise UsageError(f"the same question cannot be asked here: {difference}")
+    path, cache = record_path(out, record.question), out / "cache" / record.key[:32]
+    earlier = readable_record(path)
+    if earlier is None or earlier.status != "partial":  # of an earlier reproduction: this one is to be made anew
+        path.unlink(missing_ok=True)
+        shutil.rmtree(cache, ignore_errors=True)
+    return carry(
+        request,
+        out=out,
+        cache=cache,
+        device=where["device"] or "auto",
+        threads=where["threads"],
+        display=display,
+        stop=stop,
+    )
+
+
+def with_files(record: RunRecord) -> dict[str, Any]:
+    """The record's options with paths that can be opened. An own method's file is compared before it is ever run."""
     options = record.options
-    missing = [word for word in (FILE, DIR) if word in options.values()]
-    if missing or options["method"].endswith(f":{CLASS}"):
+    method, _, cls = options["method"].rpartition(":")
+    if {FILE, DIR} & {str(value) for value in options.values()} or cls == CLASS:
         raise UsageError(f"the record does not say where its files are: type {record.command} with them in place")
     for name in ("weights", "data_dir"):
         if name in options:
@@ -112,13 +139,13 @@ def made_again(record: RunRecord, out: Path, *, offline: bool, display: Display,
     for name in ("method", "protocol", "backbone"):
         if name in options:
             options[name] = str(Path(options[name]).expanduser())
-    asked = {name: value for name, value in options.items() if name not in ("device", "threads")}
-    fetching = None if is_offline(offline) else Fetching(stop)
-    difference = ask(**asked, fetching=fetching).question.difference(record.question.document())
-    if difference:
-        raise UsageError(f"the same question cannot be asked here: {difference}")
-    record_path(out, record.question).unlink(missing_ok=True)  # of an earlier reproduction: this one is to be made anew
-    return benchmark.run(**options, out=out, offline=offline, display=display, stop=stop)
+    if record.question.method_source is not None:
+        path = Path(method).expanduser()
+        if not path.is_file():
+            raise UsageError(f"the method's file {method} is not there")
+        if methods.own_digest(path) != record.question.method_source:
+            raise UsageError(f"{method} is not the method that made the record: it was not run")
+    return options
 
 
 def compared(run: Run, record: RunRecord, again: RunRecord, seeds: list[Run]) -> Reproduction:

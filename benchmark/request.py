@@ -87,7 +87,7 @@ def ask(
     """Resolve names, files and overrides into one question. Without `fetching`, all it needs must be there."""
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed: {seed}: must be a whole number from 0 to {2**32 - 1}")
-    chosen = load_protocol(protocol)
+    chosen = load_protocol(protocol, data_dir)
     if budget not in chosen.budgets:
         raise UsageError(f"unknown budget '{budget}' of {chosen.name}{suggest(budget, chosen.budgets)}")
     loaded = find_method(method)
@@ -182,12 +182,19 @@ def folder_given(spec: DatasetSpec, data_dir: Path | None) -> Path | None:
 
 def weights_at_hand(spec: Backbone, given: Path | None, fetching: "Fetching | None") -> Path:
     """The weight file, fetched if it may be."""
+    from benchmark.fetch import is_sound  # noqa: PLC0415 - slow to import
+
     try:
-        return weight_file(spec, given)
+        path = weight_file(spec, given)
     except MissingError:
         if fetching is None or spec.download is None:
             raise
-    return fetching.weights(spec)
+        return fetching.weights(spec)
+    if given is None and spec.download is not None and not is_sound(path, spec.sha256):
+        if fetching is None:
+            raise DataError(f"{path} is damaged: `bench fetch {spec.name}` gets it again")
+        return fetching.weights(spec)
+    return path
 
 
 def data_at_hand(spec: DatasetSpec, given: Path | None, fetching: "Fetching | None") -> Dataset:

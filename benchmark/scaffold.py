@@ -7,13 +7,16 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import yaml
+
 import methods
 from benchmark.errors import DataError, UsageError
-from benchmark.layouts import FORMATS
+from benchmark.layouts import FORMATS, image_files
 from benchmark.protocol import (
     NAME,
     Backbone,
     class_names,
+    has_splits,
     load_backbone,
     load_backbones,
     load_datasets,
@@ -79,9 +82,13 @@ def new_protocol(data: Path, sessions: str, backbone: str, out: Path | None) -> 
     """A protocol for a folder of images; where it is, and what was found in the folder."""
     if not data.is_dir():
         raise DataError(f"there is no folder {data}: --data is the folder that holds train/ and test/, or the classes")
-    load_backbone(backbone)
+    if backbone not in load_backbones():
+        own = "(a file of your own is given with --backbone when you run)"
+        raise UsageError(f"unknown backbone '{backbone}'{suggest(backbone, load_backbones())} {own}")
     path = yaml_path(out, data.resolve().name, [*protocol_names(), *load_datasets()])
-    apart = (data / "train").is_dir() and (data / "test").is_dir()
+    apart = has_splits(data)
+    if (data / "train").is_dir() and (data / "val").is_dir() and not apart:
+        raise DataError(f"{data} has train/ and val/, but no test/: rename one, or link test to val")
     classes, sizes = class_names(data), session_sizes(sessions)
     if sum(sizes) > len(classes):
         raise UsageError(f"--sessions: {sum(sizes)} classes asked for, {data} has {len(classes)}")
@@ -92,7 +99,7 @@ def new_protocol(data: Path, sessions: str, backbone: str, out: Path | None) -> 
     held_out = f"  test_share: {TEST_SHARE} # of every class, held out for testing; split_seed: 1 takes others\n"
     text = Template(template("protocol.yaml")).substitute(
         file=path,
-        name=path.stem,
+        name=quoted(path.stem),
         title=quoted(f"images in {data.resolve().name}"),
         folder=quoted(os.path.relpath(data, path.parent)),
         split="" if apart else held_out,
@@ -115,8 +122,9 @@ def new_protocol(data: Path, sessions: str, backbone: str, out: Path | None) -> 
 
 
 def quoted(text: str) -> str:
-    """As YAML takes it, whatever letters it has."""
-    return text if re.fullmatch(r"[A-Za-z][\w ./-]*|\.{1,2}/[\w ./-]*", text) else "'" + text.replace("'", "''") + "'"
+    """As YAML takes it for text, whatever letters it has: `yes` and `2024` are none without quotes."""
+    plain = re.fullmatch(r"[A-Za-z.][\w ./-]*", text) and yaml.safe_load(text) == text
+    return text if plain else "'" + text.replace("'", "''") + "'"
 
 
 def in_braces(values: dict[str, Any]) -> str:
@@ -126,7 +134,11 @@ def in_braces(values: dict[str, Any]) -> str:
 def files_per_class(data: Path, classes: list[str], *, apart: bool) -> list[list[int]]:
     """Of every class, in the folder, or in train and in test."""
     folders = [data / "train", data / "test"] if apart else [data]
-    counts = [[len([*(folder / name).glob("[!.]*")]) for name in classes] for folder in folders]
+    for folder in folders:
+        absent = [name for name in classes if not (folder / name).is_dir()]
+        if absent:
+            raise DataError(f"{folder} has no folder '{absent[0]}', which train/ has")
+    counts = [[len(image_files(folder / name)) for name in classes] for folder in folders]
     for folder, own in zip(folders, counts, strict=True):
         if 0 in own:
             raise DataError(f"there are no images in {folder / classes[own.index(0)]}")
@@ -150,7 +162,10 @@ def new_backbone(name: str, weights: Path | None, size: int | None, out: Path | 
     known = timm.list_models("vit*")
     if not timm.is_model(name.partition(".")[0]):
         raise UsageError(f"--timm: timm has no architecture '{name}'{suggest(name, known)[:300]}")
-    told = timm.get_pretrained_cfg(name)
+    try:
+        told = timm.get_pretrained_cfg(name)
+    except RuntimeError:  # a tag that it does not have
+        told = None
     if told is None:
         raise UsageError(f"--timm: timm has no weights '{name}': leave what follows the dot out, or correct it")
     path = yaml_path(out, name, [*load_backbones()])

@@ -60,8 +60,7 @@ class Loaded:
 
     @property
     def digest(self) -> str:
-        lines = [f"{name} {digest}\n" for name, digest in sorted(self.modules.items())]
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return digest_of_modules(self.modules)
 
     @property
     def source(self) -> str | None:
@@ -81,6 +80,18 @@ def code_digest(path: Path) -> str:
     return whole.hexdigest()
 
 
+def own_digest(path: Path) -> str:
+    """Digest of a method's file and of those that its import statements lead to, without running any of them."""
+    path = path.resolve()
+    modules = {place: code_digest(file) for place, file in named_files(path, path.parent).items()}
+    return digest_of_modules(modules)
+
+
+def digest_of_modules(modules: dict[str, str]) -> str:
+    lines = [f"{name} {digest}\n" for name, digest in sorted(modules.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
 def spelled(node: ast.AST) -> Iterator[str]:
     """A syntax tree as text; what is absent is left out, so that new fields of later Pythons change nothing."""
     yield f"({type(node).__name__}"
@@ -89,7 +100,7 @@ def spelled(node: ast.AST) -> Iterator[str]:
             if isinstance(item, ast.AST):
                 yield name
                 yield from spelled(item)
-            elif item is not None:
+            elif item is not None or isinstance(value, list):  # in a list, a gap has a place
                 yield f"{name}={item!r}"
     yield ")"
 

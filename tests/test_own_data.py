@@ -1,6 +1,7 @@
 """Images of the user's own: found, split, resized, told, run and reported."""
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -17,6 +18,7 @@ from benchmark.layouts import held_out
 from benchmark.protocol import load_protocol
 from benchmark.record import read_record
 from benchmark.request import ask
+from benchmark.scaffold import new_protocol
 
 SHORT = ("--budget", "quick", "--views", "2", "--threads", "1")
 
@@ -93,6 +95,50 @@ def test_images_of_several_sizes_and_formats_become_squares(tmp_path, monkeypatc
     assert found.counts["train"] == (2, 4)
 
 
+def test_transparency_is_white_and_sixteen_bits_become_eight(tmp_path, monkeypatch):
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    root = write_pictures(tmp_path / "pictures", classes=3, train=2, test=1)
+    for label, image in enumerate(
+        (
+            Image.new("RGBA", (56, 40), (10, 20, 30, 0)),
+            Image.fromarray(np.full((40, 56), 200 * 257, np.uint16)),
+            Image.new("LA", (56, 40), (10, 0)),
+        )
+    ):
+        image.save(root / "train" / f"kind {label:02d}" / "odd.png")
+    (root / "train" / "kind 00" / "notes.txt").write_text("not an image, and no harm")
+    images = opened(protocol_of(tmp_path / "mine.yaml", "pictures", "[2, 1]")).train.images
+    plain = sorted(int(image[0, 0, 0]) for image in images if len({*image.reshape(-1).tolist()}) == 1)
+    assert plain == [200, 255, 255]
+    Image.fromarray(np.zeros((40, 56), np.float32)).save(root / "train" / "kind 01" / "float.tiff")
+    with pytest.raises(BenchError, match=r"float\.tiff cannot be read as an image .it has 32 bits a pixel"):
+        opened(tmp_path / "mine.yaml")
+
+
+def test_files_that_change_places_are_noticed(tmp_path, monkeypatch):
+    """Two images of equal size and time are swapped: their labels are others, and so are the data."""
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    root = write_pictures(tmp_path / "pictures", classes=3, train=2, test=1)
+    one, two = root / "train" / "kind 00" / "0.png", root / "train" / "kind 01" / "0.png"
+    for path, value in ((one, 10), (two, 20)):
+        Image.new("RGB", (56, 40), (value,) * 3).save(path, compress_level=0)
+        os.utime(path, (1, 1))
+    assert one.stat().st_size == two.stat().st_size
+    path = protocol_of(tmp_path / "mine.yaml", "pictures", "[2, 1]")
+    before = opened(path).digest
+    for source, target in ((one, root / "x"), (two, one), (root / "x", two)):
+        source.rename(target)
+    assert opened(path).digest != before
+
+
+def test_one_folder_may_have_a_class_called_train(tmp_path):
+    for name in ("boat", "train", "bus"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        drawn(0, 0).save(tmp_path / "pictures" / name / "0.png")
+    path = protocol_of(tmp_path / "mine.yaml", "pictures", "[2, 1]", test_share=0.5)
+    assert load_protocol(str(path)).dataset.classes == ("boat", "bus", "train")
+
+
 def test_a_share_is_held_out_by_pixels(tmp_path, monkeypatch):
     monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
     for name in ("one", "two"):
@@ -121,6 +167,7 @@ def test_equal_images_stay_in_one_split():
         (lambda root: (root / "train" / "kind 01" / "0.png").write_bytes(b"no image"), "cannot be read as an image"),
         (lambda root: [path.unlink() for path in (root / "test" / "kind 01").iterdir()], "'kind 01' has no test image"),
         (lambda root: (root / "test" / "kind 01").rename(root / "test" / "x"), "has no folder 'kind 01'"),
+        (lambda root: (root / "test" / "kind 01" / "more").mkdir(), "more is a folder inside a class: move its images"),
         (lambda root: (root / "test").rename(root / "tests"), "has no train/ and test/: write test_share"),
         (lambda root: root.rename(root.with_name("gone")), "cannot read folder"),
     ],
@@ -141,6 +188,7 @@ def test_what_is_wrong_with_a_folder_is_one_sentence(tmp_path, monkeypatch, spoi
         ("{folder: pictures, klasses: [a]}", "dataset: unknown key 'klasses' (value ['a']), did you mean 'classes'?"),
         ("{folder: pictures, name: cifar10}", "the suite has a dataset 'cifar10', rename yours"),
         ("{folder: pictures, classes: [a, a]}", "'a' is listed twice"),
+        ("{folder: pictures, classes: [a, ../b]}", "'../b' is not the name of a folder"),
         ("{folder: pictures, classes: [kind 00, kind 01]}", "sessions: 3 classes asked for, mine has 2"),
         ("[pictures]", "dataset"),
     ],
@@ -184,7 +232,7 @@ def call(world, bench, tmp_path, monkeypatch):
 
 def test_an_own_protocol_runs_is_reported_and_runs_again_from_its_own_command(call, tmp_path):
     """Own images, own backbone, own weights and own method: the printed command has them all."""
-    assert "wrote pictures.yaml" in call("new protocol --data pictures --sessions 8+2+2 --backbone small.yaml").stdout
+    assert "wrote pictures.yaml" in call("new protocol --data pictures --sessions 8+2+2").stdout
     call("new method mine")
     options = "--protocol pictures.yaml --backbone small.yaml --weights small.safetensors --method mine.py:Mine"
     done = call(f"run {options} {' '.join(SHORT)} --seed 3")
@@ -205,6 +253,29 @@ def test_an_own_protocol_runs_is_reported_and_runs_again_from_its_own_command(ca
     text = call("report").stdout
     assert re.search(r"^pictures +images in pictures +12 +2 +8 +2 +own +1$", text, flags=re.MULTILINE)
     assert f'data="{record.question.data.digest[:12]}"' in text
+
+
+def test_two_files_of_one_name_stand_in_groups_of_their_own(tmp_path, monkeypatch):
+    """The same images asked in another way: runs of the two must not be averaged or ranked together."""
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    write_pictures(tmp_path / "pictures", classes=4, train=2, test=1)
+    write_backbone(tmp_path)
+    small = {"backbone": str(tmp_path / "small.yaml"), "weights": tmp_path / "small.safetensors"}
+    asked = []
+    for sessions in ("[2, 2]", "[2, 1, 1]"):
+        path = protocol_of(tmp_path / "mine.yaml", "pictures", sessions)
+        asked.append(ask("fea", str(path), **small).changed["protocol"])
+    assert len({*asked}) == 2
+    path.write_text(path.read_text().replace("title: some", "title: another word"))
+    assert ask("fea", str(path), **small).changed["protocol"] == asked[1]
+
+
+@pytest.mark.parametrize("name", ["2024", "yes", "null", "1e3", "o'neill"])
+def test_names_that_yaml_would_take_for_something_else(tmp_path, name):
+    root = write_pictures(tmp_path / name, classes=3, train=2, test=1)
+    stem = name.replace("'", "-")
+    path, _ = new_protocol(root, "2+1", "vit-s14-dinov2-112", tmp_path / f"{stem}.yaml")
+    assert load_protocol(str(path)).name == stem
 
 
 def test_an_option_that_is_not_used_is_refused(call):

@@ -235,6 +235,21 @@ def test_weights_in_the_hubs_own_cache_are_not_downloaded_again(call, servers, t
     assert Path(done.stdout.strip()).read_bytes() == content
 
 
+def test_fetched_weights_that_were_damaged_since_are_fetched_again(call, servers, tmp_path):
+    """By the registered digest, and by the one that was noted when nobody registered any."""
+    for name in ("vit-b16-dino", "vit-s16-dino"):
+        file = Path(call("fetch", name, "--timeout", "2").stdout.strip())
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + b"?")
+        options = ("run", "--protocol", "tiny-t10", "--backbone", name, "--data-dir", "typo")
+        offline = call(*options, "--offline")
+        assert offline.returncode == 3
+        assert f"{name}.safetensors is damaged: `bench fetch {name}` gets it again" in offline.stderr
+        done = call(*options)
+        assert "Tiny-ImageNet is not in typo" in done.stderr  # so far it came
+        assert (file.read_bytes(), file.with_name(f"{file.name}.damaged").is_file()) == (whole, True)
+
+
 def test_a_folder_that_was_given_and_is_not_there_is_a_mistake(call, servers):
     assert call("fetch", "vit-b16-dino").returncode == 0
     done = call("run", "--protocol", "tiny-t10", "--data-dir", "typo")

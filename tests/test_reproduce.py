@@ -13,7 +13,7 @@ from benchmark.errors import UsageError
 from benchmark.progress import Display, Stop
 from benchmark.publish import moved
 from benchmark.record import Given, read_record, record_path
-from benchmark.report.runs import require_records
+from benchmark.report.runs import read_runs, require_records
 from benchmark.reproduce import compared, reproduce
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,6 +82,50 @@ def test_a_question_that_cannot_be_asked_here(tmp_path):
         again(tmp_path, "gm")
 
 
+def test_the_base_session_is_made_again_too(short_run, tmp_path, monkeypatch):
+    """A reproduction that took it from the cache would not notice that it can no longer be made."""
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    assert short_run(out=tmp_path).provenance.base_session == "trained"
+    trained = []
+    carry = remaking.made_again
+    monkeypatch.setattr(remaking, "made_again", lambda *a, **k: trained.append(carry(*a, **k)) or trained[-1])
+    for _ in range(2):
+        assert again(tmp_path).same_bits
+    assert [record.provenance.base_session for record in trained] == ["trained", "trained"]
+
+
+def test_an_own_method_that_was_changed_is_not_run(short_run, tmp_path):
+    """Its file may do anything: only the one that the record names is imported."""
+    file = tmp_path / "mine.py"
+    source = "from methods.kmeans import KMeans\n\n\nclass Mine(KMeans):\n    pass\n"
+    file.write_text(source)
+    short_run(out=tmp_path / "results", method=f"{file}:Mine")
+    file.write_text(f"{source}\n# a remark\n")
+    assert again(tmp_path / "results").same_bits
+    file.write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{source}")
+    with pytest.raises(UsageError, match="is not the method that made the record: it was not run"):
+        again(tmp_path / "results")
+    assert not (tmp_path / "ran").exists()
+    file.unlink()
+    with pytest.raises(UsageError, match=r"the method's file .*mine\.py is not there"):
+        again(tmp_path / "results")
+
+
+def test_a_knob_that_is_a_mapping_is_set_as_a_whole(short_run, tmp_path):
+    """`changed` tells it key by key; `--set` takes it whole."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from methods.base import knob\nfrom methods.kmeans import KMeans\n\n\nclass Mine(KMeans):\n"
+        "    class Params(KMeans.Params):\n"
+        "        weights: dict[str, float] = knob({'a': 1.0, 'b': 2.0}, 'ours', 'two of them')\n"
+    )
+    record = short_run(
+        out=tmp_path / "results", method=f"{file}:Mine", settings={"weights": {"a": 1.0, "b": 3.0}, "budget.lr": 0.03}
+    )
+    assert record.settings["weights"] == {"a": 1.0, "b": 3.0}
+    assert again(tmp_path / "results").same_bits
+
+
 def test_the_command_of_a_run_of_the_suite(bench, tmp_path):
     """`bench show` prints a line; pasted, it gives the same record; reproduced, the same bits; edited, exit code 4."""
     settings = [f"--set={key}={value}" for key, value in SHORT.items()]
@@ -115,6 +159,10 @@ def test_published_records_hold_no_paths(tmp_path):
     assert path == record_path(tmp_path, record.question, "published")
     assert "secret" not in path.read_text()
     assert not (tmp_path / run.file).exists()
+    own.save(tmp_path, "published")
+    found = read_runs(tmp_path)
+    assert found.runs == []
+    assert "a published record must not name files of somebody's machine" in found.refused[0]
 
 
 @pytest.mark.long

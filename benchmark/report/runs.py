@@ -17,9 +17,9 @@ from benchmark import scoring
 from benchmark.audit import refuted
 from benchmark.errors import BenchError, UsageError
 from benchmark.intact import digest_of
-from benchmark.record import OWN, PUBLISHED, RunRecord, group_name, read_record
+from benchmark.record import NOT_SET, OWN, PUBLISHED, Given, RunRecord, group_name, read_record
 
-ENVIRONMENT = ("views", "backbone", "weights", "reduced", "data")
+ENVIRONMENT = NOT_SET
 """Changes that concern every method alike, with those of the budget and the shared constants."""
 POINTS = 50
 """Of a curve by epoch, at most."""
@@ -245,6 +245,8 @@ def read_runs(results: Path, *, own: bool = True) -> Found:
             try:
                 record = read_record(path)
                 reason = refuted(record)
+                if not file.startswith(f"{OWN}/") and record.provenance.given != Given():
+                    reason = reason or "a published record must not name files of somebody's machine"
                 if reason is not None:
                     refused.append(visible(f"{path} is refused: {reason}"))
                     continue
