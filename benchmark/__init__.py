@@ -40,7 +40,7 @@ def run(
     """
     from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
     from benchmark.progress import Stop  # noqa: PLC0415
-    from benchmark.request import ask  # noqa: PLC0415
+    from benchmark.request import Lookups, ask  # noqa: PLC0415
 
     stop = stop or Stop()
 
@@ -55,7 +55,7 @@ def run(
         params=params,
         settings=settings or {},
         data_dir=Path(data_dir) if data_dir is not None else None,
-        fetching=None if is_offline(offline) else Fetching(stop, quiet=display is None),
+        lookups=Lookups(None if is_offline(offline) else Fetching(stop, quiet=display is None)),
     )
     from benchmark.engine import run as carry  # noqa: PLC0415 - imports torch; after the request was found good
 

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from benchmark.backbone import Trunk, images_to_tokens
 from benchmark.data import Split
 from benchmark.errors import DataError, InterruptedRunError, ResourceError
-from benchmark.files import atomic_write, make_folder, naming, sync_folder
+from benchmark.files import NoLock, atomic_write, lock_at, make_folder, naming, sync_folder, unshared
 from benchmark.intact import Checked, canonical, digest_of, move_aside
 from benchmark.layouts import SplitName
 from benchmark.progress import Display, Stop
@@ -209,6 +209,11 @@ class Bank:
         return self.shape.unpack(whole[HEADER:].view(self.images(piece), self.shape.image_bytes))
 
 
+def complete_file(folder: Path, pieces: list[Piece]) -> Path:
+    """Says that all of these files were there once. Sweeps ask for it; whoever reads tokens looks at each file."""
+    return folder / f"complete-{digest_of([piece.name for piece in pieces])[:12]}"
+
+
 def payload_digest(file: BinaryIO, size: int) -> bytes:
     """Digest of the next `size` bytes."""
     digest = hashlib.sha256()
@@ -219,12 +224,12 @@ def payload_digest(file: BinaryIO, size: int) -> bytes:
 
 
 class PartFile:
-    """A file of a bank while it is written. What a dead builder left is not believed but written over."""
+    """A file of a bank while it is written. What a dead builder left is not believed."""
 
     def __init__(self, bank: Bank, piece: Piece) -> None:
         self.bank, self.piece = bank, piece
         self.final = bank.path(piece)
-        self.path = self.final.with_suffix(".part")
+        self.path = self.final.with_name(f"{self.final.stem}.{unshared()}.part")
         make_folder(self.path.parent)
         self.digest = hashlib.sha256()
         self.file = self.path.open("wb")
@@ -250,6 +255,7 @@ class PartFile:
 
     def close(self) -> None:
         self.file.close()
+        self.path.unlink(missing_ok=True)
 
 
 class Pictures(Dataset[tuple[Chunk, npt.NDArray[Any]]]):
@@ -273,11 +279,11 @@ class Claims(Sampler[Chunk]):
     bank: Bank
     wanted: list[Piece]
     parts: dict[Piece, PartFile] = field(default_factory=dict)
-    locks: dict[Piece, filelock.BaseFileLock] = field(default_factory=dict)
+    locks: dict[Piece, filelock.BaseFileLock | NoLock] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Chunk]:
         for piece in self.wanted:
-            lock = filelock.FileLock(self.bank.lock_path(piece))
+            lock = lock_at(self.bank.lock_path(piece))
             try:
                 lock.acquire(timeout=0)
             except filelock.Timeout:
@@ -286,6 +292,9 @@ class Claims(Sampler[Chunk]):
                 lock.release()
                 continue
             self.locks[piece] = lock
+            if not isinstance(lock, NoLock):
+                for left in self.bank.path(piece).parent.glob(f"{self.bank.path(piece).stem}.*.part"):
+                    left.unlink()  # of a builder that was killed
             self.parts[piece] = PartFile(self.bank, piece)
             total = self.bank.images(piece)
             for start in range(0, total, CHUNK):
@@ -350,9 +359,10 @@ class Builder:
             damaged = [piece for piece in pieces if not self.bank.is_sound(piece, checked)]
             checked.save()
             if not damaged:
+                atomic_write(complete_file(self.bank.folder, pieces), b"")
                 return
             for piece in damaged:
-                with filelock.FileLock(self.bank.lock_path(piece)):  # another run may have made it good meanwhile
+                with lock_at(self.bank.lock_path(piece)):  # another run may have made it good meanwhile
                     if self.bank.path(piece).exists() and not self.bank.is_sound(piece, checked):
                         move_aside(self.bank.path(piece), "its tokens are computed again")
         raise DataError(f"{self.bank.path(damaged[0])} is damaged each time it was written: is the disk sound?")

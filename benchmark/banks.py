@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import filelock
-
 from benchmark.bank import FOOTER, HEADER, Bank, Piece, Shape, payload_digest, shards, wanted_pieces
-from benchmark.files import make_folder
+from benchmark.files import is_held
 from benchmark.protocol import Backbone, Protocol
 
 DAY = 86400.0
@@ -125,20 +123,19 @@ def prune(cache: Path, *, unused: float | None, contents: bool) -> list[tuple[Pa
     """Remove damaged files, what dead builders left, and banks unused for so many days; what went, with its bytes."""
     gone: list[tuple[Path, int]] = []
     for folder in bank_folders(cache):
-        if unused is not None and unused_days(folder) >= unused and not any(map(held, folder.glob("locks/*"))):
+        if unused is not None and unused_days(folder) >= unused and not any(map(is_held, folder.glob("locks/*"))):
             size = sum(path.stat().st_size for path in folder.glob("**/*") if path.is_file())
             shutil.rmtree(folder)
             gone.append((folder, size))
             continue
         for path in folder.glob("*/*.part"):
-            lock = folder / "locks" / f"{path.parent.name}-{path.stem}.tokens.lock"
-            try:
-                with filelock.FileLock(make_folder(lock.parent) / lock.name).acquire(timeout=0):
-                    gone += removed(path)
-            except filelock.Timeout:
-                continue  # somebody is writing it
+            shard = path.name.partition(".")[0]
+            if not is_held(folder / "locks" / f"{path.parent.name}-{shard}.tokens.lock"):  # else somebody is writing it
+                gone += removed(path)
         for path in (*folder.glob("*/*.damaged*"), *(path for path, _ in faults(folder, contents=contents))):
             gone += removed(path)
+            for claim in folder.glob("complete-*"):
+                claim.unlink(missing_ok=True)
     return gone
 
 
@@ -150,11 +147,3 @@ def removed(path: Path) -> list[tuple[Path, int]]:
     except FileNotFoundError:
         return []
     return [(path, size)]
-
-
-def held(lock: Path) -> bool:
-    try:
-        with filelock.FileLock(lock).acquire(timeout=0):
-            return False
-    except filelock.Timeout:
-        return True

@@ -12,11 +12,17 @@ from benchmark.backbone import LastBlock
 from benchmark.checkpoint import Checkpoint, Progress, restore
 from benchmark.descent import Course, fit
 from benchmark.feed import BaseFeed
-from benchmark.files import make_folder, waiting_lock
+from benchmark.files import cache_folder, make_folder, waiting_lock
 from benchmark.intact import digest_of
-from benchmark.setting import Setting
+from benchmark.progress import Display, Stop
+from benchmark.request import Request
+from benchmark.seeds import repeatable
+from benchmark.setting import Setting, open_setting, pick_device
 from benchmark.stream import LabelledBatch
 from methods.heads import CosineHead
+
+DONE = "done"
+"""Name of an empty file beside a trained base session. Sweeps ask for it; whoever uses the state checks it."""
 
 
 class BaseLearner(nn.Module):
@@ -33,14 +39,14 @@ class BaseLearner(nn.Module):
         return {}
 
 
-def base_question(setting: Setting) -> dict[str, Any]:
+def base_question(request: Request) -> dict[str, Any]:
     """What the base session depends on: nothing of the method, so that all methods start from the same weights."""
-    question, budget = setting.request.question, setting.request.budget
+    question, budget = request.question, request.budget
     return {
         "schema": 3,
         "engine": provenance.engine_source(),
         "classes": question.protocol["classes"][0],
-        "dataset": setting.dataset.digest,
+        "dataset": question.data.digest,
         "augmentation": question.protocol["augmentation"],
         "backbone": question.backbone,
         "budget": budget.model_dump(include={"base_epochs", "batch", "base_lr", "clip"}),
@@ -50,15 +56,23 @@ def base_question(setting: Setting) -> dict[str, Any]:
     }
 
 
+def base_folder(request: Request, device: str, threads: int, cache: Path) -> Path:
+    """Where a base session is kept, and its `done` once it is trained.
+
+    Threads and device decide the last bits: they are no part of any question, but those who share must share them too.
+    """
+    machine = {"device": device, "threads": threads}
+    return cache / "base" / digest_of(base_question(request) | machine)[:32]
+
+
 def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, bool]:
     """The trained base model, what was logged of it, and whether it came from the cache.
 
     Shared by every run that asks the same question of it; whoever comes first trains, the others wait.
     """
-    question, budget = base_question(setting), setting.request.budget
-    # threads and device decide the last bits: they are no part of any question, but those who share must share them too
-    machine = {"device": setting.device.type, "threads": torch.get_num_threads()}
-    folder = make_folder(cache / "base" / digest_of(question | machine)[:32])
+    request, budget = setting.request, setting.request.budget
+    question = base_question(request)
+    folder = make_folder(base_folder(request, setting.device.type, torch.get_num_threads(), cache))
     setting.seeded("init", 0, 0)
     head = CosineHead(setting.block.width, setting.stream.new(0), setting.request.shared.tau_c).to(setting.device)
     learner = BaseLearner(setting.block, head)
@@ -78,4 +92,15 @@ def base_session(setting: Setting, cache: Path) -> tuple[BaseLearner, Progress, 
                 "base session", 0, 0, budget.base_epochs, budget.base_lr, budget.clip, setting.request.shared
             )
             fit(learner, feed, course, setting, progress, momentum, save)
+        save.before.unlink(missing_ok=True)
+        (folder / DONE).touch()
     return learner, progress, cached
+
+
+def trained_beforehand(request: Request, device: str, threads: int | None, display: Display, stop: Stop) -> Path:
+    """What `bench base` does: where the trained base session is."""
+    cache = cache_folder()
+    with repeatable(threads), display:
+        setting = open_setting(request, pick_device(device), display, stop)
+        base_session(setting, cache)
+        return base_folder(request, setting.device.type, torch.get_num_threads(), cache)

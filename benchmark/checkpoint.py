@@ -1,6 +1,7 @@
 """Crash-safe state of an unfinished run: one file with the model, the optimiser's momentum and how far training got.
 
-The file holds the digest of all of it: a damaged one is noticed when it is read, moved aside, and its work done again.
+The file holds the digest of all of it: a damaged one is noticed when it is read, moved aside, and the run goes on from
+the one before, which is kept beside it.
 No random state is saved: every random number is derived from its place in the run (seeds.py).
 """
 
@@ -18,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from benchmark.errors import UsageError
-from benchmark.files import atomic_write
+from benchmark.files import atomic_write, make_folder
 from benchmark.intact import SEAL, move_aside
 from benchmark.record import Question
 from benchmark.weights import tensor_digest
@@ -105,35 +106,52 @@ class Checkpoint:
         # safetensors wants every tensor contiguous and in memory of its own
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
         told = {"question": json.dumps(self._asked()), "progress": json.dumps(asdict(progress))}
-        atomic_write(self.path, save(tensors, told | {SEAL: state_digest(tensors, told)}))
+        make_folder(self.path.parent)  # somebody may have tidied up
+        atomic_write(self.path, save(tensors, told | {SEAL: state_digest(tensors, told)}), self.before)
         self.saved_at = time.monotonic()
         self.took = self.saved_at - began
 
     def _asked(self) -> dict[str, Any]:
         return self.question if isinstance(self.question, dict) else self.question.document()
 
+    @property
+    def before(self) -> Path:
+        """The state that was saved before the last."""
+        return self.path.with_name(f"{self.path.stem}-before{self.path.suffix}")
+
+    def remove(self) -> None:
+        """Nothing is left to resume."""
+        for path in (self.path, self.before):
+            path.unlink(missing_ok=True)
+
     def load(self, plausible: Callable[[Progress], bool]) -> "Loaded | None":
-        """The saved state, or none. A damaged one is moved aside; one that answers another question is refused."""
-        if not self.path.exists():
-            return None
+        """The last saved state that is whole, or none. A damaged one is moved aside."""
+        for path in (self.path, self.before):
+            if path.exists():
+                found = self._read(path, plausible)
+                if found is not None:
+                    return found
+                move_aside(path, "what was done since the state before is done again")
+        return None
+
+    def _read(self, path: Path, plausible: Callable[[Progress], bool]) -> "Loaded | None":
+        """A state that is whole; one that answers another question is refused."""
         try:
-            with safe_open(self.path, framework="pt") as file:
+            with safe_open(path, framework="pt") as file:
                 told = dict(file.metadata() or {})
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
             whole = told.pop(SEAL) == state_digest(tensors, told)
             stored, progress = json.loads(told["question"]), Progress(**json.loads(told["progress"]))
-            whole = whole and plausible(progress)
+            if not whole or not plausible(progress):
+                return None
         except (SafetensorError, KeyError, TypeError, ValueError):
-            whole = False
-        if not whole:
-            move_aside(self.path, "what it held is done again")
             return None
         if isinstance(self.question, Question):
             difference = self.question.difference(stored)
         else:
             difference = "" if stored == self.question else "the base session asked for is another one"
         if difference:
-            raise UsageError(f"{self.path} belongs to another run: {difference}; remove it to start over")
+            raise UsageError(f"{path} belongs to another run: {difference}; remove it to start over")
         return Loaded(progress, _under(tensors, "model/"), _under(tensors, "momentum/"))
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 ok, 1 unexpected error, 2 usage or invalid configuration, 3 data or weights missing or corrupt, "
-    "4 regression, 5 diverged, 6 disk or memory, 7 locked by another process, 75 interrupted and resumable, "
-    "130 interrupted."
+    "4 regression, 5 diverged, 6 disk or memory, 7 locked by another process, 8 part of a sweep failed, "
+    "75 interrupted and resumable, 130 interrupted."
 )
 
 app = typer.Typer(
@@ -101,13 +101,12 @@ def run(
 ) -> None:
     """Train and score one method on one protocol; the same command again resumes or answers from the record."""
     import benchmark  # noqa: PLC0415
-    from benchmark.progress import Display, Stop  # noqa: PLC0415
+    from benchmark.progress import Display  # noqa: PLC0415
     from benchmark.record import record_path  # noqa: PLC0415
     from benchmark.request import parse_setting  # noqa: PLC0415
 
     began = time.monotonic()
-    stop = Stop()
-    listen(stop)
+    stop = listening()
     record = benchmark.run(
         method,
         protocol,
@@ -138,8 +137,14 @@ def run(
     typer.echo(f"record: {path}")
 
 
-def listen(stop: "Stop") -> None:
-    """SIGTERM, SIGUSR1 and the first Ctrl-C end the run at the next step, state saved; a second Ctrl-C ends it now."""
+def listening() -> "Stop":
+    """What signals ask for.
+
+    SIGTERM, SIGUSR1 and the first Ctrl-C end the run at the next step, state saved; a second Ctrl-C ends it now.
+    """
+    from benchmark.progress import Stop  # noqa: PLC0415
+
+    stop = Stop()
 
     def handle(number: int, _frame: object) -> None:
         if stop.signal is not None and number == signal.SIGINT:
@@ -148,6 +153,7 @@ def listen(stop: "Stop") -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGUSR1", signal.SIGTERM)):
         signal.signal(number, handle)
+    return stop
 
 
 def metric_table(record: "RunRecord") -> str:
@@ -189,7 +195,7 @@ def metric_table(record: "RunRecord") -> str:
     return f"{heading}\n\n{table}\n\n{figures}\n"
 
 
-KINDS = ("methods", "protocols", "backbones", "datasets", "runs")
+KINDS = ("methods", "protocols", "suites", "backbones", "datasets", "runs")
 
 
 @app.command("list")
@@ -263,6 +269,10 @@ def listing(kind: str) -> list[dict[str, Any]]:
         import methods  # noqa: PLC0415
 
         return [{"name": entry.name, "title": entry.title} for entry in methods.entries().values()]
+    if kind == "suites":
+        from benchmark.sweep.suites import load_suite, suite_names  # noqa: PLC0415
+
+        return [{"name": suite.name, "title": suite.title} for suite in map(load_suite, suite_names())]
     from benchmark.protocol import load_backbones, load_protocol, protocol_names  # noqa: PLC0415
 
     if kind == "protocols":
@@ -401,10 +411,9 @@ def reproduce(
 ) -> None:
     """Make a recorded run again and compare: the same bits on such a machine, else within the spread of its seeds."""
     from benchmark import reproduce as remaking  # noqa: PLC0415
-    from benchmark.progress import Display, Stop  # noqa: PLC0415
+    from benchmark.progress import Display  # noqa: PLC0415
 
-    stop = Stop()
-    listen(stop)
+    stop = listening()
     result = remaking.reproduce(results, run, offline=offline, display=Display(), stop=stop)
     if as_json:
         print_json({"schema": 1, **result.document(), "complaint": result.complaint})
@@ -430,6 +439,159 @@ def publish(
     for path in moved:
         typer.echo(path.as_posix())
     typer.echo("now run `bench report --published`, and commit results/", err=True)
+
+
+@app.command()
+def sweep(
+    suite: Annotated[
+        str | None, typer.Option(help="A suite of `bench list suites`, or a YAML file; or give methods and protocols.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, divided by commas; of a suite, only these.")] = None,
+    protocols: Annotated[str | None, typer.Option(help="Protocols, likewise.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0-2 or 0,3,7.")] = None,
+    params: Annotated[str | None, typer.Option(help="Parameter sets, divided by commas.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE,...", help="As for bench run; several values make several runs."),
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="How long to train: paper or quick.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Another backbone than the protocols'.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights of the backbone.")] = None,
+    views: Annotated[str | None, typer.Option(help="Augmented views an image (2 or more), or live.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the datasets.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    out: Annotated[Path, typer.Option(help="Folder of records, plan and logs.")] = Path("results"),
+    name: Annotated[str | None, typer.Option(help="What to call the sweep; else it gets a name.")] = None,
+    engine: Annotated[str, typer.Option(help="local: this machine; slurm: submit jobs.")] = "local",
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; on Slurm, tasks of an array at once.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of a run; else its share of the cores.")
+    ] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores of a machine; tokens are made with all.")] = None,
+    runs_per_job: Annotated[int, typer.Option(min=1, help="Slurm: runs of one job.")] = 1,
+    minutes: Annotated[int | None, typer.Option(min=1, help="Slurm: time limit of a job.")] = None,
+    sbatch: Annotated[
+        list[str] | None, typer.Option(help="Slurm: another option for sbatch, such as --partition=gpu; repeatable.")
+    ] = None,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Begin nothing more once a step has failed.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Only steps that failed before.")] = False,
+    offline: OfflineFlag = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Only say how a sweep stands.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Many runs from one plan; what is done is left out, so the same command again goes on or tries again."""
+    from benchmark.sweep import command, slurm  # noqa: PLC0415
+    from benchmark.sweep.display import SweepDisplay  # noqa: PLC0415
+    from benchmark.sweep.status import chosen_sweep, plan_text, read_status  # noqa: PLC0415
+    from benchmark.sweep.suites import Common  # noqa: PLC0415
+
+    def parts(text: str | None) -> list[str]:
+        return [part.strip() for part in text.split(",")] if text else []
+
+    if engine not in ("local", "slurm"):
+        raise UsageError(f"--engine: '{engine}': must be local or slurm")
+    common = Common(budget, backbone, weights, views, data_dir)
+    choice = command.Choice(suite, parts(methods), parts(protocols), seeds, parts(params), settings or [], common, name)
+    if status:
+        which = name if name or choice.is_empty else choice.title(choice.blocks())
+        found = read_status(chosen_sweep(out, which))
+        hint = slurm.queued(found.folder)
+        if as_json:
+            print_json({"schema": 1, **found.document(), "queue": hint})
+        else:
+            typer.echo("\n".join([found.text(), *([""] if hint else []), *(f"in the queue: {line}" for line in hint)]))
+        return
+    from benchmark.fetch import is_offline  # noqa: PLC0415
+
+    stop = listening()
+    on_slurm = engine == "slurm"
+    machine = (
+        command.Machine.of_cluster(threads, cores, device)
+        if on_slurm
+        else command.Machine.here(jobs, threads, cores, device)
+    )
+    plan = command.planned(choice, out, machine)
+    if dry_run:
+        told = {"runs": plan.runs, "done": plan.done, "steps": [vars(step) for step in plan.steps]}
+        told |= {"bytes": plan.bytes, "missing": plan.missing}
+        print_json({"schema": 1, **told}) if as_json else typer.echo(plan_text(plan, machine.jobs))
+        return
+    if plan.missing and is_offline(offline):
+        raise MissingError(
+            f"{', '.join(plan.missing)} must be fetched first: leave --offline out, or use `bench fetch`"
+        )
+    plan = command.brought_here(plan, lambda: command.planned(choice, out, machine), stop)
+    if retry_failed:
+        plan = command.only_failed(plan)
+    path = plan.write()
+    typer.echo(f"{plan.runs} runs, {plan.done} done, {len(plan.of('run'))} to do; plan: {path}", err=True)
+    if on_slurm:
+        cluster = slurm.Cluster(jobs or 0, runs_per_job, minutes, tuple(sbatch or ()), device.startswith("cuda"))
+        lines = command.submitted(plan, cluster) if plan.steps else []
+        typer.echo("\n".join([*lines, f"how it stands: bench sweep --status --name {plan.name} --out {out}"]))
+        return
+    found = command.carried_out(plan, machine, fail_fast=fail_fast, display=SweepDisplay(), stop=stop)
+    print_json({"schema": 1, **found.document()}) if as_json else typer.echo(found.text())
+
+
+@app.command()
+def step(
+    plan: Annotated[Path, typer.Argument(help="The plan.jsonl of a sweep.")],
+    names: Annotated[list[str] | None, typer.Argument(help="Steps by name; none: all, or those of a task.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Steps of this kind only: fetch, bank, base or run.")] = None,
+    task: Annotated[int | None, typer.Option(min=0, help="The number of this task, of an array of tasks.")] = None,
+    per_task: Annotated[int, typer.Option(min=1, help="Steps of a task.")] = 1,
+    skip: Annotated[int, typer.Option(min=0, help="Steps that other arrays have.")] = 0,
+) -> None:
+    """Carry out steps of a plan, one after the other: what jobs of a cluster call. What is done is not done again."""
+    from benchmark.protocol import suggest  # noqa: PLC0415
+    from benchmark.sweep import command  # noqa: PLC0415
+    from benchmark.sweep.plan import KINDS  # noqa: PLC0415
+
+    chosen = next((known for known in KINDS if known == kind), None)
+    if kind is not None and chosen is None:
+        raise UsageError(f"--kind: unknown kind '{kind}'{suggest(kind, KINDS)}")
+    steps, known = command.chosen_steps(plan, names or [], chosen, task, per_task, skip)
+    code = command.carry(plan, steps, known, listening(), lambda text: typer.echo(text, err=True))
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def base(
+    protocol: Annotated[str, typer.Option(help="Name of a protocol, or a YAML file.")] = "digits-t2",
+    seed: Annotated[int, typer.Option(help="Seed of training.")] = 0,
+    backbone: Annotated[str | None, typer.Option(help="Another backbone than the protocol's.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights of the backbone.")] = None,
+    budget: Annotated[str, typer.Option(help="How long to train: paper or quick.")] = "paper",
+    views: Annotated[str | None, typer.Option(help="Augmented views an image, or live.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for bench run.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the dataset, or its parent.")] = None,
+    offline: OfflineFlag = False,
+) -> None:
+    """Train the base session that all methods share; runs then find it. The same command again resumes."""
+    from benchmark.base_session import trained_beforehand  # noqa: PLC0415
+    from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
+    from benchmark.progress import Display  # noqa: PLC0415
+    from benchmark.request import Lookups, ask, parse_setting  # noqa: PLC0415
+
+    stop = listening()
+    request = ask(
+        "kmeans",  # nothing of a method plays a part
+        protocol,
+        seed,
+        backbone=backbone,
+        weights=weights,
+        budget=budget,
+        views=views,
+        settings=dict(map(parse_setting, settings or [])),
+        data_dir=data_dir,
+        lookups=Lookups(None if is_offline(offline) else Fetching(stop)),
+    )
+    typer.echo(trained_beforehand(request, device, threads, Display(), stop))
 
 
 @app.command()
@@ -473,10 +635,9 @@ def fetch(
     """Download a dataset or a backbone's weights, checked; the same command again continues or finds it there."""
     from benchmark.fetch import Wish  # noqa: PLC0415
     from benchmark.fetch import fetch as carry  # noqa: PLC0415
-    from benchmark.progress import Display, Stop  # noqa: PLC0415
+    from benchmark.progress import Display  # noqa: PLC0415
 
-    stop = Stop()
-    listen(stop)
+    stop = listening()
     with Display() as display:
         place = carry(name, data_dir, Wish(tuple(source or ()), timeout, accept_digest), display, stop)
     typer.echo(str(place))
@@ -504,12 +665,10 @@ def bank(
     """Build the tokens a protocol needs, or look after those that are there."""
     from benchmark import bank_command  # noqa: PLC0415
     from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
-    from benchmark.progress import Stop  # noqa: PLC0415
     from benchmark.protocol import load_backbone, load_protocol  # noqa: PLC0415
-    from benchmark.request import ask, parse_setting  # noqa: PLC0415
+    from benchmark.request import Lookups, ask, parse_setting  # noqa: PLC0415
 
-    stop = Stop()
-    listen(stop)
+    stop = listening()
     if protocol is not None and (verify or prune):
         raise UsageError("--verify and --prune look after all banks: leave --protocol out")
     if (plan and protocol is None) or (unused is not None and not prune):
@@ -526,7 +685,7 @@ def bank(
                 views=views,
                 settings=dict(map(parse_setting, settings or [])),
                 data_dir=data_dir,
-                fetching=None if plan or is_offline(offline) else Fetching(stop),
+                lookups=Lookups(None if plan or is_offline(offline) else Fetching(stop)),
             )
             result = bank_command.plan_request(request) if plan else bank_command.build(request, device, threads, stop)
         except MissingError:
@@ -579,7 +738,20 @@ def print_json(document: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the command; every expected failure becomes one sentence and its documented exit code."""
+    die_with_parent()
     sys.exit(guarded())
+
+
+def die_with_parent() -> None:
+    """A step of a sweep ends, its state saved, when the sweep is killed: it would go on unseen. Linux only."""
+    parent = os.environ.get("CNCD_DIES_WITH", "")
+    if not parent.isdigit() or not sys.platform.startswith("linux"):
+        return
+    import ctypes  # noqa: PLC0415
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(parent):  # it died before we asked
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def guarded() -> int:
@@ -604,6 +776,8 @@ def code_of(error: Exception) -> int:
             return fail(str(error), error.code)
         case typer.TyperException():  # wrong options, found while parsing
             return fail(f"{error.format_message().rstrip('.')} (see bench --help)", UsageError.code)
+        case typer.Exit():
+            return error.exit_code
         case typer.Abort():
             return fail("interrupted", 130)
         case UnicodeError():

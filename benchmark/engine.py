@@ -29,7 +29,7 @@ from benchmark.chronicle import (
 from benchmark.descent import Course, fit
 from benchmark.errors import DivergedError, LockedError, UsageError, naming_own_lines
 from benchmark.feed import NovelFeed
-from benchmark.files import cache_folder, make_folder
+from benchmark.files import cache_folder, lock_at, make_folder
 from benchmark.inspection import (
     checked_rows,
     counted,
@@ -203,7 +203,7 @@ def run(
         return finished
     work = make_folder(out / "work" / question.key)
     try:
-        lock = filelock.FileLock(work / "lock").acquire(timeout=0)
+        lock = lock_at(work / "lock").acquire(timeout=0)
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
     with lock, repeatable(threads), shown:
@@ -327,7 +327,7 @@ def sessions(
         record = chronicle.write("done" if number == total - 1 else "partial", progress)
         save.save(progress, method, {})
         announce(setting.display, record)
-    save.path.unlink(missing_ok=True)
+    save.remove()
     return record
 
 

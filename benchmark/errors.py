@@ -55,6 +55,12 @@ class LockedError(BenchError):
     code = 7
 
 
+class PartlyFailedError(BenchError):
+    """Some steps of a sweep failed; the others are done."""
+
+    code = 8
+
+
 class InterruptedRunError(BenchError):
     """A signal asked to stop; what is kept is told, and the same command goes on from there."""
 

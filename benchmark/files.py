@@ -1,11 +1,14 @@
 """Writing files so that a reader, or a run killed at any moment, sees the old content or the new, nothing between."""
 
+import errno
+import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import filelock
 import platformdirs
@@ -16,18 +19,28 @@ if TYPE_CHECKING:
     from benchmark.progress import Display, Stop
 
 
-def atomic_write(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, rename over it; a failed attempt leaves nothing behind."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+def atomic_write(path: Path, content: bytes, before: Path | None = None) -> None:
+    """Write beside the target, flush to disk, rename over it; a failed attempt leaves nothing behind.
+
+    What was there is kept as `before`, if that is given.
+    """
+    part = path.with_name(f"{path.name}.{unshared()}.part")
     try:
         with naming(path), part.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if before is not None and path.exists():
+            path.replace(before)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def unshared() -> str:
+    """Letters that no other writer has, on this machine or another: two that write the same file do no harm."""
+    return secrets.token_hex(6)
 
 
 @contextmanager
@@ -70,9 +83,47 @@ def cache_folder() -> Path:
     return Path(os.environ.get("CNCD_CACHE") or platformdirs.user_cache_dir("cncd-bench"))
 
 
+class NoLock:
+    """For file systems without locks. Work that is done twice is harmless; a lock that outlives its holder is not."""
+
+    def acquire(self, timeout: float = 0) -> Self:  # noqa: ARG002 - as a lock has it
+        return self
+
+    def release(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def lock_at(path: Path) -> filelock.BaseFileLock | NoLock:
+    """A lock of the kernel, which is free once its holder is dead; or none, where the file system has none."""
+    try:
+        with path.with_name(".lockable").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+            return NoLock()
+    return filelock.FileLock(path)
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody has a lock right now."""
+    if not path.exists():
+        return False
+    try:
+        with lock_at(path).acquire(timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+
+
 def waiting_lock(path: Path, doing: str, display: "Display", stop: "Stop") -> AbstractContextManager[Any]:
     """Take a lock, waiting for whoever has it, and still obeying signals; the kernel frees it when its holder dies."""
-    lock, said = filelock.FileLock(path), False
+    lock, said = lock_at(path), False
     while stop.signal is None:
         try:
             return lock.acquire(timeout=1 if said else 0)

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 import numpy.typing as npt
 
 from benchmark.errors import DataError
-from benchmark.files import atomic_write, file_digest, make_folder, naming
+from benchmark.files import NoLock, atomic_write, file_digest, lock_at, make_folder, naming, unshared
 from benchmark.intact import Checked, is_whole, move_aside, sealed
 from benchmark.layouts import Layout, SplitName
 from benchmark.protocol import DatasetSpec
@@ -85,7 +84,10 @@ def open_pixels(spec: DatasetSpec, layout: Layout, cache: Path) -> Pixels:
     found = read_store(folder)
     if found is not None:
         return found
-    with filelock.FileLock(folder.with_name(f".{folder.name}.lock")):  # one decodes, the others wait for it
+    with lock_at(folder.with_name(f".{folder.name}.lock")) as lock:  # one decodes, the others wait for it
+        if not isinstance(lock, NoLock):
+            for left in folder.parent.glob(f"{folder.name}.*.part"):  # by a decoder that was killed
+                shutil.rmtree(left, ignore_errors=True)
         return read_store(folder) or decode_all(spec, layout, folder)
 
 
@@ -118,15 +120,15 @@ def read_store(folder: Path) -> Pixels | None:
 
 def decode_all(spec: DatasetSpec, layout: Layout, folder: Path) -> Pixels:
     """Decode, check and store; a folder under the final name is complete. A damaged one is moved aside."""
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # of a decoder that was killed
+    part = folder.with_name(f"{folder.name}.{unshared()}.part")
     part.mkdir()
     try:
         told = write_store(spec, layout, part)
         atomic_write(part / "pixels.json", json.dumps(sealed(told)).encode())
-        if folder.exists():
-            move_aside(folder, "images are decoded again")
-        part.rename(folder)
+        if read_store(folder) is None:  # where there are no locks, another may have been faster
+            if folder.exists():
+                move_aside(folder, "images are decoded again")
+            part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     found = read_store(folder)

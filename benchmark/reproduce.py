@@ -103,11 +103,11 @@ def made_again(record: RunRecord, out: Path, *, offline: bool, display: Display,
     from benchmark.engine import readable_record  # noqa: PLC0415 - imports torch
     from benchmark.engine import run as carry  # noqa: PLC0415
     from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
-    from benchmark.request import ask  # noqa: PLC0415
+    from benchmark.request import Lookups, ask  # noqa: PLC0415
 
     options = with_files(record)
     where = {name: options.pop(name, None) for name in ("device", "threads")}
-    request = ask(**options, fetching=None if is_offline(offline) else Fetching(stop))
+    request = ask(**options, lookups=Lookups(None if is_offline(offline) else Fetching(stop)))
     difference = request.question.difference(record.question.document())
     if difference:
         raise UsageError(f"the same question cannot be asked here: {difference}")

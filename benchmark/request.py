@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -70,6 +71,42 @@ class ParamSet(Spec):
     budget: dict[str, Any] = Field({})
 
 
+class Lookups:
+    """What questions are made of, each looked up once: a sweep asks thousands of them.
+
+    Without `fetching`, all that a question needs must be here.
+    """
+
+    def __init__(self, fetching: "Fetching | None" = None) -> None:
+        self.fetching = fetching
+        self.protocol = cache(load_protocol)
+        self.method = cache(find_method)
+        self.params = cache(load_params)
+        self.backbone = cache(load_backbone)
+        self._weights: dict[tuple[str, Path | None], tuple[Path, str]] = {}
+        self._images: dict[tuple[str, Path | None], DataIdentity] = {}
+
+    def weights(self, name: str, given: Path | None) -> tuple[Path, str]:
+        """The file of a backbone's weights, and the digest that stands for them."""
+        if (name, given) not in self._weights:
+            self._weights[name, given] = self.find_weights(self.backbone(name), given)
+        return self._weights[name, given]
+
+    def images(self, protocol: str, data_dir: Path | None) -> DataIdentity:
+        """Which images a protocol has here."""
+        if (protocol, data_dir) not in self._images:
+            self._images[protocol, data_dir] = self.find_images(self.protocol(protocol, data_dir).data, data_dir)
+        return self._images[protocol, data_dir]
+
+    def find_weights(self, spec: Backbone, given: Path | None) -> tuple[Path, str]:
+        path = weights_at_hand(spec, given, self.fetching)
+        return path, weights_identity(spec, path, given=given is not None)
+
+    def find_images(self, spec: DatasetSpec, data_dir: Path | None) -> DataIdentity:
+        found = data_at_hand(spec, data_dir, self.fetching)
+        return DataIdentity(digest=found.digest, **found.counts)
+
+
 def ask(
     method: str = "fea",
     protocol: str = "digits-t2",
@@ -82,16 +119,17 @@ def ask(
     params: str | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
     data_dir: Path | None = None,
-    fetching: "Fetching | None" = None,
+    lookups: Lookups | None = None,
 ) -> Request:
-    """Resolve names, files and overrides into one question. Without `fetching`, all it needs must be there."""
+    """Resolve names, files and overrides into one question."""
+    lookups = lookups or Lookups()
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed: {seed}: must be a whole number from 0 to {2**32 - 1}")
-    chosen = load_protocol(protocol, data_dir)
+    chosen = lookups.protocol(protocol, data_dir)
     if budget not in chosen.budgets:
         raise UsageError(f"unknown budget '{budget}' of {chosen.name}{suggest(budget, chosen.budgets)}")
-    loaded = find_method(method)
-    named = load_params(params, loaded.name) if params else ParamSet(method=loaded.name)
+    loaded = lookups.method(method)
+    named = lookups.params(params, loaded.name) if params else ParamSet(method=loaded.name)
     typed = by_part(settings)
 
     reference = {
@@ -108,7 +146,7 @@ def ask(
         validated(kind, named_part, f"{params}: {part}")  # so that a fault in the file is told as the file's
         final[part] = validated(kind, named_part | typed[part], loaded.name if part == "params" else part)
     wanted_views = parse_views(views) if views is not None else chosen.views
-    spec = load_backbone(backbone or chosen.backbone)
+    spec = lookups.backbone(backbone or chosen.backbone)
     data = chosen.data
     if data_dir is not None and data.layout == "embedded":
         raise UsageError(f"--data-dir: {chosen.name} does not use it, its images come with the package")
@@ -116,9 +154,7 @@ def ask(
         raise UsageError(
             f"backbone '{spec.name}' takes pictures of {len(spec.mean)} channels, {data.name} has {data.channels}"
         )
-    path = weights_at_hand(spec, weights, fetching)
-    digest = weights_identity(spec, path, given=weights is not None)
-    images = data_at_hand(data, data_dir, fetching)
+    path, digest = lookups.weights(backbone or chosen.backbone, weights)
     question = Question(
         method=loaded.name,
         method_version=loaded.cls.version,
@@ -135,7 +171,7 @@ def ask(
         shared=final["shared"].model_dump(mode="json"),
         views=wanted_views,
         seed=seed,
-        data=DataIdentity(digest=images.digest, **images.counts),
+        data=lookups.images(protocol, data_dir),
     )
     own = Own(
         protocol=None if chosen.name in protocol_names() else chosen.without_places(),

@@ -86,8 +86,8 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
     opened = Setting(
         request, lay_out(protocol, dataset), *in_memory(trunk, dataset, request), block, dataset, device, display, stop
     )
-    if protocol.data.layout == "embedded" and request.shared.bank == "float32":
-        return opened  # a few small images: their tokens are kept in memory
+    if not needs_bank(request):
+        return opened
     builder = Builder(
         open_bank(request, dataset, trunk), trunk, dataset.splits, PRESETS[protocol.augmentation], display, stop
     )
@@ -97,6 +97,11 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
     train.trunk_images = builder.images
     source = CleanFromBank(train, Live(trunk, dataset.train.images, builder.render)) if views == "live" else train
     return replace(opened, source=source, test_source=test, bank_seconds=builder.seconds)
+
+
+def needs_bank(request: Request) -> bool:
+    """Whether tokens go to disk; those of a few small images are kept in memory."""
+    return request.protocol.data.layout != "embedded" or request.shared.bank != "float32"
 
 
 def told_of(dataset: Dataset) -> str:

@@ -237,7 +237,7 @@ def test_what_a_dead_builder_left_is_not_believed(world, cache, tmp_path, monkey
     monkeypatch.setenv("CNCD_CACHE", str(cache))
     left = builder(request(world))
     for piece, content in ((Piece("train", 1, 0), b"junk" * 5000), (Piece("test", 0, 1), b"")):
-        path = left.bank.path(piece).with_suffix(".part")
+        path = left.bank.path(piece).with_suffix(".dead.part")
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
     build_all(left)
@@ -425,7 +425,7 @@ def test_a_protocol_of_some_classes_has_a_bank_of_their_images(world, cache, tmp
 def test_prune_removes_what_dead_builders_left_and_unused_banks(world, cache):
     opened(request(world))
     (folder,) = (cache / "bank").iterdir()
-    left = folder / "train-v0001" / "s0004.part"
+    left = folder / "train-v0001" / "s0004.dead.part"
     left.write_bytes(b"half")
     assert prune(cache, unused=None, contents=False) == [(left, 4)]
     assert prune(cache, unused=1, contents=False) == []
@@ -445,7 +445,7 @@ def _hold(path: str, ready: Any) -> None:
 def test_prune_leaves_what_somebody_is_building(world, cache):
     opened(request(world))
     (folder,) = (cache / "bank").iterdir()
-    part = folder / "train-v0001" / "s0004.part"
+    part = folder / "train-v0001" / "s0004.dead.part"
     part.write_bytes(b"half")
     (folder / "locks").mkdir(exist_ok=True)
     context = multiprocessing.get_context("spawn")

@@ -50,12 +50,12 @@ def cut_writing(files: int, monkeypatch) -> None:
     left = files
     for module in (checkpoint, record_module):
 
-        def write(path, content, original=module.atomic_write):
+        def write(path, content, before=None, original=module.atomic_write):
             nonlocal left
             left -= 1
             if left < 0:
                 raise PowerCut
-            original(path, content)
+            original(path, content, before)
 
         monkeypatch.setattr(module, "atomic_write", write)
 

@@ -1,0 +1,254 @@
+"""What `bench sweep` and `bench step` do."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmark.errors import InterruptedRunError, LockedError, PartlyFailedError, UsageError
+from benchmark.intact import digest_of
+from benchmark.progress import Stop
+from benchmark.protocol import NAME, suggest, validated
+from benchmark.sweep import slurm
+from benchmark.sweep.display import SweepDisplay
+from benchmark.sweep.local import PAUSE, Pool, Slots, visible_gpus
+from benchmark.sweep.plan import Kind, Plan, Shares, Step, make_plan, read_plan, state_of_proof, usable_cores
+from benchmark.sweep.status import Status, read_status
+from benchmark.sweep.steps import Note, blocked_by, blocked_note, note_path, read_note, start, write_note
+from benchmark.sweep.suites import Block, Common, load_suite, seeds_of, several, wanted_runs
+
+MEMORY_A_RUN = 3e9
+"""Bytes: with less memory for each, fewer runs are started at once than there are cores."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which runs: a suite, or methods, protocols and seeds, or both; `--set` with several values makes a grid."""
+
+    suite: str | None
+    methods: list[str]
+    protocols: list[str]
+    seeds: str | None
+    params: list[str]
+    settings: list[str]
+    common: Common
+    name: str | None = None
+
+    def blocks(self) -> tuple[Block, ...]:
+        grid = {key: tuple(values) for key, values in map(several, self.settings)}
+        if self.suite is None:
+            wanted = {"methods": self.methods or ["fea"], "protocols": self.protocols or ["digits-t2"]}
+            told = wanted | {"seeds": self.seeds or "0", "params": self.params, "grid": grid}
+            return (validated(Block, told, "sweep"),)
+        found = [narrowed(block, self) for block in load_suite(self.suite).runs]
+        blocks = tuple(replaced(block, self, grid) for block in found if block is not None)
+        if not blocks:
+            raise UsageError(f"the suite '{self.suite}' has no such runs: leave --methods or --protocols out")
+        return blocks
+
+    def title(self, blocks: tuple[Block, ...]) -> str:
+        """The name of its folder: the suite's, if it is taken as it is."""
+        if self.name is not None:
+            return checked_name(self.name)
+        asked = [[block.model_dump(mode="json") for block in blocks], {k: str(v) for k, v in vars(self.common).items()}]
+        if self.suite is not None:
+            suite = load_suite(self.suite)
+            if blocks == suite.runs and self.common == Common(data_dir=self.common.data_dir):
+                return suite.name
+            return f"{suite.name}-{digest_of(asked)[:8]}"
+        return f"sweep-{digest_of(asked)[:8]}"
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.suite or self.methods or self.protocols or self.seeds or self.settings or self.params)
+
+
+def checked_name(name: str) -> str:
+    if not re.fullmatch(NAME, name):
+        raise UsageError(f"--name: '{name}': use small letters, digits, '.', '_' and '-' only")
+    return name
+
+
+def narrowed(block: Block, choice: Choice) -> Block | None:
+    """A block of a suite with the methods and protocols that were asked for; none if it has none of them."""
+    changes = {}
+    for name, wanted in (("methods", choice.methods), ("protocols", choice.protocols)):
+        kept = tuple(one for one in getattr(block, name) if not wanted or one in wanted)
+        if not kept:
+            return None
+        changes[name] = kept
+    return block.model_copy(update=changes)
+
+
+def replaced(block: Block, choice: Choice, grid: dict[str, tuple[object, ...]]) -> Block:
+    changes: dict[str, object] = {"seeds": tuple(seeds_of(choice.seeds))} if choice.seeds else {}
+    changes |= {"params": tuple(choice.params)} if choice.params else {}
+    return block.model_copy(update=changes | ({"grid": block.grid | grid} if grid else {}))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How many runs at once, with how many threads each; what is not given follows from the machine."""
+
+    jobs: int
+    shares: Shares
+    gpus: list[str]
+
+    @staticmethod
+    def here(jobs: int | None, threads: int | None, cores: int | None, device: str) -> "Machine":
+        there, gpus = cores or usable_cores(), visible_gpus(device)
+        if jobs is None:
+            by_memory = max(1, int(total_memory() // MEMORY_A_RUN))
+            jobs = len(gpus) or max(1, min(there // (threads or 1), by_memory))
+        return Machine(jobs, Shares(threads or max(1, there // jobs), there, device), gpus)
+
+    @staticmethod
+    def of_cluster(threads: int | None, cores: int | None, device: str) -> "Machine":
+        return Machine(1, Shares(threads or 4, cores or 8, device), [])
+
+
+def total_memory() -> float:
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (ValueError, OSError, AttributeError):
+        return 16e9
+
+
+def planned(choice: Choice, out: Path, machine: Machine) -> Plan:
+    blocks = choice.blocks()
+    return make_plan(choice.title(blocks), wanted_runs(blocks, choice.common), out, machine.shares)
+
+
+def brought_here(plan: Plan, again: Callable[[], Plan], stop: Stop) -> Plan:
+    """What is missing, fetched on this machine (nodes of a cluster often have no network); then the plan anew."""
+    from benchmark.fetch import Wish, fetch, silence  # noqa: PLC0415 - slow to import
+    from benchmark.progress import Display  # noqa: PLC0415
+
+    if not plan.missing:
+        return plan
+    for step in plan.of("fetch"):
+        words = step.words
+        data_dir = Path(words[words.index("--data-dir") + 1]) if "--data-dir" in words else None
+        with Display() as display:
+            fetch(words[1], data_dir, Wish(timeout=silence()), display, stop)
+    return again()
+
+
+def only_failed(plan: Plan) -> Plan:
+    """Of a plan, the steps that failed before, and what they need."""
+    notes = {step.name: read_note(plan.folder, step.name) for step in plan.steps}
+    wanted = {name for name, note in notes.items() if note is not None and note.failed}
+    if not wanted:
+        raise UsageError(f"no step of {plan.folder} has failed: leave --retry-failed out to go on with it")
+    by_name = {step.name: step for step in plan.steps}
+    for name in [*wanted]:
+        wanted |= {*by_name[name].needs}
+    return replace(plan, steps=[step for step in plan.steps if step.name in wanted])
+
+
+def carried_out(plan: Plan, machine: Machine, *, fail_fast: bool, display: SweepDisplay, stop: Stop) -> Status:
+    """The plan carried out on this machine; what failed or was stopped is raised, after all else was done."""
+    for step in plan.steps:  # what went wrong before says nothing about this time
+        note_path(plan.folder, step.name).unlink(missing_ok=True)
+    pool = Pool(plan.steps, plan.folder, Slots(machine.shares.cores, machine.jobs, machine.gpus), display, stop)
+    pool.fail_fast = fail_fast
+    pool.carry_out()
+    status = read_status(plan.folder)
+    raise_for(pool, plan)
+    return status
+
+
+def raise_for(pool: Pool, plan: Plan) -> None:
+    if pool.last_signal is not None and (pool.waiting or any(note.code for note in pool.notes.values())):
+        raise InterruptedRunError(pool.last_signal, "finished runs and the state of the others are kept")
+    if pool.failed:
+        first = pool.failed[0]
+        raise PartlyFailedError(
+            f"{len(pool.failed)} of {len(plan.steps)} steps failed, the first was {first.step}: {first.reason} "
+            f"(logs: {plan.folder / 'logs'}); the same command tries them again"
+        )
+
+
+def submitted(plan: Plan, cluster: slurm.Cluster) -> list[str]:
+    """Scripts written and handed to Slurm; what to say about it."""
+    waiting = slurm.queued(plan.folder)
+    if waiting:
+        raise UsageError(
+            f"jobs of this sweep are still in the queue ({waiting[0]}{', ...' if len(waiting) > 1 else ''}): wait for "
+            "them, or scancel them first"
+        )
+    submission = slurm.write_scripts(plan, cluster)
+    jobs = slurm.submit(submission)
+    return [f"{submission.folder / name}: job {job}" for name, job in jobs.items()]
+
+
+def sweep_of(plan: Path) -> Path:
+    """The folder of a sweep; plans of its submissions lie one level below."""
+    return plan.parent.parent if plan.parent.name.startswith("slurm-") else plan.parent
+
+
+def chosen_steps(
+    plan: Path, names: list[str], kind: Kind | None, task: int | None, per_task: int, skip: int
+) -> tuple[list[Step], dict[str, Step]]:
+    """Steps by name, or those of one task of an array of a kind."""
+    steps = read_plan(plan)
+    by_name = {step.name: step for step in steps}
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise UsageError(f"{plan} has no step '{unknown[0]}'{suggest(unknown[0], [*by_name][:1000])}")
+    if names:
+        return [by_name[name] for name in names], by_name
+    of_kind = [step for step in steps if kind is None or step.kind == kind]
+    if task is None:
+        return of_kind, by_name
+    start_at = skip + task * per_task
+    return of_kind[start_at : start_at + per_task], by_name
+
+
+def carry(plan: Path, steps: list[Step], known: dict[str, Step], stop: Stop, say: Callable[[str], None]) -> int:
+    """Steps one after the other, in processes of their own; the exit code of the first that failed."""
+    folder, worst = sweep_of(plan), 0
+    for step in steps:
+        if state_of_proof(step) == "done":
+            say(f"{step.name} is done")
+            continue
+        note = carried(step, folder, known, stop)
+        say(f"{step.name}: exit code {note.code}: {note.said}")
+        if stop.signal is not None:
+            if stop.signal == signal.SIGUSR1:
+                requeue(say)
+            raise InterruptedRunError(stop.signal, "the state is kept")
+        worst = worst or (note.code if note.code > 0 else 1 if note.code else 0)
+    return worst
+
+
+def carried(step: Step, folder: Path, known: dict[str, Step], stop: Stop) -> Note:
+    """One step; while another process is at it, it is waited for."""
+    need = blocked_by(step, folder, known)
+    if need is not None:
+        blocked = blocked_note(step, need)
+        write_note(folder, blocked)
+        return blocked
+    while True:
+        running, told = start(step, folder, {}), False
+        while (note := running.ended()) is None:
+            if stop.signal is not None and not told:
+                running.process.send_signal(signal.SIGTERM)
+                told = True
+            time.sleep(PAUSE)
+        if note.code != LockedError.code or stop.signal is not None:
+            return note
+        time.sleep(5)
+
+
+def requeue(say: Callable[[str], None]) -> None:
+    """Put this job back into Slurm's queue, where its time was up; elsewhere, nothing."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job and job.isdigit() and shutil.which("scontrol"):
+        say(f"time is up: job {job} goes back into the queue")
+        subprocess.run(["scontrol", "requeue", job], check=False)  # noqa: S603, S607 - a number that Slurm gave us

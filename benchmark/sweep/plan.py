@@ -1,0 +1,374 @@
+"""The plan of a sweep: from runs that are wanted to steps, each a `bench` command with the file that proves it done.
+
+Steps are of four kinds: fetch (data, weights), bank (tokens), base (the base session that runs of one seed share), run.
+Only what is not done is planned, and what only finished runs would need is not either.
+"""
+
+import json
+import os
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from benchmark.base_session import DONE, base_folder
+from benchmark.data import data_folder
+from benchmark.errors import MissingError, UsageError
+from benchmark.files import atomic_write, cache_folder, make_folder
+from benchmark.protocol import Backbone, DatasetSpec, fetched_weights
+from benchmark.record import (
+    OWN,
+    PUBLISHED,
+    DamagedRecordError,
+    DataIdentity,
+    read_record,
+    record_path,
+    setting_text,
+)
+from benchmark.request import Lookups, Request, ask
+from benchmark.sweep.past import Past, status_of
+from benchmark.sweep.suites import Wanted
+
+if TYPE_CHECKING:
+    from benchmark.bank import Bank
+
+Kind = Literal["fetch", "bank", "base", "run"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PLAN = "plan.jsonl"
+SWEEPS = "sweeps"
+MEMORY_MB = {"fetch": 500, "bank": 6000, "base": 3000, "run": 3000}
+"""What a step is given where no record says what such a run took."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a plan."""
+
+    name: str
+    kind: Kind
+    command: str
+    needs: tuple[str, ...] = ()
+    proof: str = ""
+    """The file that is there when the step is done; of a run, its record, which must also say so."""
+    lock: str = ""
+    """The file that is locked while somebody is at it."""
+    cores: int = 1
+    memory_mb: int = 1000
+    seconds: float | None = None
+    """As long as such steps took before; none: nobody knows."""
+
+    def line(self) -> str:
+        return json.dumps(asdict(self), allow_nan=False)
+
+    @property
+    def words(self) -> list[str]:
+        """What follows `bench`."""
+        return shlex.split(self.command)[1:]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a machine is divided: cores of a run, of a bank, and where runs compute."""
+
+    threads: int
+    cores: int
+    device: str = "auto"
+
+
+@dataclass
+class Plan:
+    """What is to be done, in order, and what already is."""
+
+    name: str
+    out: Path
+    steps: list[Step]
+    runs: int
+    """That were asked for."""
+    done: int
+    """Of them, with a record of this folder, published or own."""
+    diverged: int
+    shared_base: int
+    """Base sessions that several runs share."""
+    bytes: int
+    """That tokens not yet there will take on disk."""
+    free: int
+    missing: list[str] = field(default_factory=list)
+    """What must be fetched first."""
+
+    @property
+    def folder(self) -> Path:
+        return sweep_folder(self.out, self.name)
+
+    def of(self, kind: Kind) -> list[Step]:
+        return [step for step in self.steps if step.kind == kind]
+
+    def seconds(self, jobs: int) -> float | None:
+        """About how long it takes on so many slots; none if nobody knows how long one of the steps takes."""
+        if any(step.seconds is None for step in self.steps if step.kind != "fetch"):
+            return None
+        return sum(step.seconds or 0.0 for step in self.steps if step.kind != "run") + sum(
+            step.seconds or 0.0 for step in self.of("run")
+        ) / max(1, jobs)
+
+    def write(self) -> Path:
+        path = make_folder(self.folder) / PLAN
+        atomic_write(path, "".join(f"{step.line()}\n" for step in self.steps).encode())
+        return path
+
+
+def sweep_folder(out: Path, name: str) -> Path:
+    return out / SWEEPS / name
+
+
+def read_plan(path: Path) -> list[Step]:
+    """The steps of a plan; whatever is wrong with it becomes one sentence."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        steps = []
+        for line in lines:
+            told = json.loads(line)
+            steps.append(Step(**told | {"needs": tuple(told["needs"])}))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(f"{path} is not a plan: write it anew with `bench sweep`") from None
+    if any(step.kind not in KINDS or not step.command.startswith("bench ") for step in steps):
+        raise UsageError(f"{path} is not a plan: it holds something else than bench commands")
+    return steps
+
+
+def state_of_proof(step: Step) -> str:
+    """`done`, `diverged`, `partial` or nothing, read off the file that proves a step."""
+    if step.kind == "run":
+        own = Path(step.proof)
+        return status_of(own) or status_of(published_twin(own)) or ""
+    return "done" if step.proof and Path(step.proof).exists() else ""
+
+
+def believed_state(step: Step) -> str:
+    """The same of a run, its record read whole: a damaged one is made again."""
+    state = state_of_proof(step)
+    if state != "done":
+        return state
+    own = Path(step.proof)
+    try:
+        return read_record(own if own.exists() else published_twin(own)).status
+    except (DamagedRecordError, UsageError):
+        return ""
+
+
+def published_twin(record: Path) -> Path:
+    """Where a record would be if it were published: .../runs/p/m/x.json -> .../published/p/m/x.json."""
+    results = record.parents[3]
+    return results / PUBLISHED / record.relative_to(results / OWN)
+
+
+class Expected(Lookups):
+    """Takes registered digests for data and weights that are not here yet, and notes what must be fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetches: dict[str, Step] = {}
+
+    def find_weights(self, spec: Backbone, given: Path | None) -> tuple[Path, str]:
+        try:
+            return super().find_weights(spec, given)
+        except MissingError:
+            if spec.download is None or spec.identity is None:
+                raise
+            path = fetched_weights(spec.download)
+            self.note(spec.name, path, f"bench fetch {spec.name}")
+            return path, spec.identity
+
+    def find_images(self, spec: DatasetSpec, data_dir: Path | None) -> DataIdentity:
+        try:
+            return super().find_images(spec, data_dir)
+        except MissingError:
+            train, test = spec.span("train"), spec.span("test")
+            mistaken = data_dir is not None and not data_dir.is_dir()
+            if spec.archive is None or spec.pixels is None or train is None or test is None or mistaken:
+                raise
+            option = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
+            self.note(spec.name, data_folder(data_dir) / spec.folders[0], f"bench fetch {spec.name}{option}")
+            return DataIdentity(digest=spec.pixels, train=(train[0], train[1]), test=(test[0], test[1]))
+
+    def note(self, name: str, path: Path, command: str) -> None:
+        self.fetches[name] = Step(f"fetch/{name}", "fetch", command, proof=str(path), memory_mb=MEMORY_MB["fetch"])
+
+
+@dataclass
+class Planner:
+    """Makes the steps of runs, and remembers what they share."""
+
+    out: Path
+    shares: Shares
+    past: Past
+    lookups: Expected = field(default_factory=Expected)
+    banks: dict[str, Step] = field(default_factory=dict)
+    bases: dict[str, Step] = field(default_factory=dict)
+    bytes: int = 0
+    known_banks: dict[str, Step | None] = field(default_factory=dict)
+
+    def run(self, wanted: Wanted) -> tuple[Request, Step]:
+        request = ask(**vars(wanted), lookups=self.lookups)
+        question = request.question
+        record, work = record_path(self.out, question), self.out / "work" / question.key
+        # a run that was begun goes on with the threads it was begun with
+        threads = threads_begun(work / "state.safetensors") or self.shares.threads
+        took = self.past.of(question)
+        step = Step(
+            name=f"{question.protocol['name']}/{question.method}/seed{question.seed}-{question.key[:8]}",
+            kind="run",
+            command=f"bench run {words_of(wanted, wanted.settings, method=wanted.method, params=wanted.params)} "
+            f"--threads {threads} {self.place()}",
+            proof=str(record),
+            lock=str(work / "lock"),
+            cores=threads,
+            memory_mb=took.memory_mb or MEMORY_MB["run"],
+            seconds=took.seconds,
+        )
+        return request, step
+
+    def place(self) -> str:
+        device = "" if self.shares.device == "auto" else f"--device {shlex.quote(self.shares.device)} "
+        return f"{device}--out {shlex.quote(str(self.out))}"
+
+    def bank(self, wanted: Wanted, request: Request) -> Step | None:
+        """The step that makes the tokens of a run; none if they are there, or kept in memory."""
+        from benchmark.setting import needs_bank  # noqa: PLC0415 - imports torch
+
+        if not needs_bank(request):
+            return None
+        shared = {"shared.bank": request.shared.bank}
+        options = words_of(wanted, shared if request.shared.bank != request.protocol.shared.bank else {}, run=False)
+        if options not in self.known_banks:
+            self.known_banks[options] = self._new_bank(request, options)
+        step = self.known_banks[options]
+        if step is not None:
+            self.banks[step.name] = step
+        return step
+
+    def _new_bank(self, request: Request, options: str) -> Step | None:
+        device = "" if self.shares.device == "auto" else f" --device {shlex.quote(self.shares.device)}"
+        command = f"bench bank {options} --threads {self.shares.cores}{device}"
+        views = request.question.views
+        name = f"bank/{request.protocol.name}-views{views}"
+        step = Step(name, "bank", command, cores=self.shares.cores, memory_mb=MEMORY_MB["bank"])
+        needed = (request.backbone.name, request.protocol.data.name)
+        fetches = tuple(self.lookups.fetches[name].name for name in needed if name in self.lookups.fetches)
+        if fetches:  # how large it gets, only the images tell
+            return replace(step, needs=fetches)
+        from benchmark.bank import FOOTER, HEADER, complete_file, wanted_pieces  # noqa: PLC0415 - imports torch
+        from benchmark.bank_command import bank_of  # noqa: PLC0415
+
+        bank: Bank = bank_of(request)
+        pieces = wanted_pieces(bank, views)
+        proof = complete_file(bank.folder, pieces)
+        missing = bank.missing(pieces)
+        if proof.exists() and not missing:
+            return None
+        proof.unlink(missing_ok=True)  # it says what is no longer true
+        self.bytes += sum(HEADER + bank.payload(piece) + FOOTER for piece in missing)
+        images = sum(map(bank.images, missing))
+        seconds = images * self.past.seconds_an_image(request.backbone.name)
+        return replace(step, name=f"bank/{bank.folder.name}-views{views}", proof=str(proof), seconds=seconds or None)
+
+    def base(self, wanted: Wanted, request: Request, threads: int) -> Step:
+        """The step that trains the base session of a run."""
+        device = device_type(self.shares.device)
+        folder = base_folder(request, device, threads, cache_folder())
+        name = f"base/{request.protocol.name}-seed{wanted.seed}-{folder.name[:8]}"
+        if name not in self.bases:
+            changed = {k: v for k, v in request.changed.items() if k.startswith(("budget.", "shared."))}
+            words = words_of(wanted, changed, run=False, seed=wanted.seed, budget=wanted.budget)
+            self.bases[name] = Step(
+                name,
+                "base",
+                f"bench base {words} --threads {threads}"
+                + ("" if self.shares.device == "auto" else f" --device {shlex.quote(self.shares.device)}"),
+                proof=str(folder / DONE),
+                lock=str(folder / "lock"),
+                cores=threads,
+                memory_mb=MEMORY_MB["base"],
+                seconds=self.past.of(request.question).base_seconds,
+            )
+        return self.bases[name]
+
+
+def words_of(wanted: Wanted, settings: Mapping[str, Any], *, run: bool = True, **more: Any) -> str:
+    """The options of a command as a line to paste."""
+    options: dict[str, Any] = {"protocol": wanted.protocol, "backbone": wanted.backbone, "weights": wanted.weights}
+    options |= {"views": wanted.views, "data-dir": wanted.data_dir}
+    if run:
+        options = {"method": None} | options | {"seed": wanted.seed, "budget": wanted.budget}
+    options |= more
+    words = [f"--{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
+    words += [f"--set {shlex.quote(f'{key}={setting_text(value)}')}" for key, value in settings.items()]
+    return " ".join(words)
+
+
+def device_type(device: str) -> str:
+    """What `--device` comes to on this machine."""
+    if device != "auto":
+        return device.partition(":")[0]
+    import torch  # noqa: PLC0415
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def threads_begun(state: Path) -> int | None:
+    """Threads of an unfinished run, read off the head of its state file; none if there is none."""
+    try:
+        with state.open("rb") as file:
+            head = file.read(int.from_bytes(file.read(8), "little"))
+        return int(json.loads(json.loads(head)["__metadata__"]["progress"])["threads"]) or None
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError):
+        return None
+
+
+def make_plan(name: str, wanted: Iterable[Wanted], out: Path, shares: Shares) -> Plan:
+    """All steps that are not done yet, those that others need first."""
+    planner = Planner(out, shares, Past.of_results(out))
+    asked: dict[str, tuple[Wanted, Request, Step]] = {}
+    for one in wanted:
+        request, step = planner.run(one)
+        asked.setdefault(step.name, (one, request, step))
+    states = {step.name: believed_state(step) for _, _, step in asked.values()}
+    pending = [each for each in asked.values() if states[each[2].name] not in ("done", "diverged")]
+    bases = [planner.base(one, request, step.cores) for one, request, step in pending]
+    shared = {name for name, count in Counter(base.name for base in bases).items() if count > 1}
+    runs, order = [], {}
+    for (one, request, step), base in zip(pending, bases, strict=True):
+        bank = planner.bank(one, request)
+        names = (request.backbone.name, request.protocol.data.name)
+        fetches = tuple(planner.lookups.fetches[n].name for n in names if n in planner.lookups.fetches)
+        first = (*fetches, *([bank.name] if bank else []))
+        order[base.name] = first
+        runs.append(replace(step, needs=(*first, *([base.name] if base.name in shared else []))))
+    waiting = [
+        replace(base, needs=order[base.name])
+        for base in planner.bases.values()
+        if base.name in shared and not Path(base.proof).exists()
+    ]
+    steps = [*planner.lookups.fetches.values(), *planner.banks.values(), *waiting, *runs]
+    known = {step.name for step in steps}
+    return Plan(
+        name=name,
+        out=out,
+        steps=[replace(step, needs=tuple(need for need in step.needs if need in known)) for step in steps],
+        runs=len(asked),
+        done=sum(state == "done" for state in states.values()),
+        diverged=sum(state == "diverged" for state in states.values()),
+        shared_base=len(shared),
+        bytes=planner.bytes,
+        free=shutil.disk_usage(make_folder(cache_folder())).free,
+        missing=[*planner.lookups.fetches],
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
