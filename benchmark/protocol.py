@@ -369,9 +369,10 @@ def validated(model: type[Model], values: Any, source: str) -> Model:
 
 def _sentence(model: type[BaseModel], error: ValidationError) -> str:
     missing = [".".join(map(str, each["loc"])) for each in error.errors() if each["type"] == "missing"]
-    if len(missing) > 1:
+    misspelt = [each for each in error.errors() if each["type"] == "extra_forbidden"]
+    if len(missing) > 1 and not misspelt:
         return f"keys {', '.join(map(repr, missing))} are missing"
-    first = error.errors()[0]
+    first = (misspelt or error.errors())[0]  # a key that is unknown may be one that is missing
     places = [
         str(part)
         for part in first["loc"]
