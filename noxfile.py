@@ -6,6 +6,7 @@ import shutil
 import nox
 
 nox.options.default_venv_backend = "none"
+NEITHER = "not long and not page and not latex and not slurm and not soak"
 nox.options.sessions = ["lint", "types", "tests", "page", "report", "check"]
 
 
@@ -24,8 +25,8 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests but the long ones and those that need programs of the system (`nox -s long`, `page`, `latex`)."""
-    session.run("pytest", "-m", "not long and not page and not latex", *session.posargs)
+    """All tests but the long ones and those that need programs of the system (`nox -s long`, `page`, ...)."""
+    session.run("pytest", "-m", NEITHER, *session.posargs)
 
 
 def installed(session: nox.Session, program: str, packages: tuple[str, ...]) -> bool:
@@ -104,3 +105,17 @@ def real(session: nox.Session) -> None:
 def long(session: nox.Session) -> None:
     """Minutes rather than seconds: many kills of one run, and the shipped weights made anew."""
     session.run("pytest", "-m", "long", *session.posargs)
+
+
+@nox.session
+def slurm(session: nox.Session) -> None:
+    """A sweep on a Slurm of two nodes that is started on this machine, as root."""
+    if not installed(session, "slurmctld", ("slurm-wlm", "munge")):
+        session.error("there is no Slurm, and apt cannot install it")
+    session.run("pytest", "-s", "-m", "slurm", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """A hundred kills at random moments; no difference may come of them."""
+    session.run("pytest", "-s", "-m", "soak", *session.posargs)

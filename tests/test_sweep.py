@@ -431,7 +431,7 @@ def test_a_broken_method_fails_alone_and_is_tried_again(bench, tmp_path):
 
 @pytest.mark.long
 def test_killed_three_times_it_ends_complete(tmp_path, monkeypatch):
-    """The sweep, a worker with it, then a worker alone, by SIGKILL; started again each time. Records equal those of single runs."""
+    """The sweep, then with a worker, then a worker alone, by SIGKILL; started again each time, nothing is lost."""
     monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     words = [*steps.bench(), "sweep", "--suite", "smoke", "--methods", "fea,gm,frost,simgcd,autonovel,kmeans"]

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from benchmark.base_session import DONE, base_folder
 from benchmark.data import data_folder
 from benchmark.errors import MissingError, UsageError
 from benchmark.files import atomic_write, cache_folder, make_folder
@@ -278,6 +277,8 @@ class Planner:
 
     def base(self, wanted: Wanted, request: Request, threads: int) -> Step:
         """The step that trains the base session of a run."""
+        from benchmark.base_session import DONE, base_folder  # noqa: PLC0415 - imports torch
+
         device = device_type(self.shares.device)
         folder = base_folder(request, device, threads, cache_folder())
         name = f"base/{request.protocol.name}-seed{wanted.seed}-{folder.name[:8]}"

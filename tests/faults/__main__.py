@@ -49,7 +49,7 @@ def tested(folder: Path, guards: list[str]) -> str:
             "-x",
             "-q",
             "-m",
-            "not long and not page and not latex",
+            "not long and not page and not latex and not slurm and not soak",
             "-p",
             "no:cacheprovider",
             *files,
