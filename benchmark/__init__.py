@@ -1,7 +1,7 @@
 """A reproducible benchmark of continual novel class discovery.
 
-`benchmark.run(method="fea", protocol="digits-t2", ...)` is `bench run` from Python. Nothing here imports torch until it
-is called, so that the command line answers quickly.
+`benchmark.run(method="fea", protocol="digits-t2", ...)` is `bench run` from Python; `benchmark.load("results")` gives
+all finished runs as a data frame. Nothing here imports torch until it is called: the command line must answer quickly.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from benchmark.progress import Display, Stop
     from benchmark.record import RunRecord
 
@@ -60,3 +62,15 @@ def run(
     from benchmark.engine import run as carry  # noqa: PLC0415 - imports torch; after the request was found good
 
     return carry(request, out=Path(out), device=device, threads=threads, keep=keep, display=display, stop=stop)
+
+
+def load(results: str | Path = "results") -> "pd.DataFrame":
+    """All finished runs below a results folder, published and own: a row for every session of each.
+
+    Columns: run, protocol, method, label, seed, environment, variant, group, own; session, classes (met so far),
+    overall, known, novel, on_new_rows, seconds, C0, C1, ... (accuracy of each session's classes); average_accuracy,
+    average_forgetting, average_discovery, stored_images, stored_numbers, the same in all rows of a run.
+    """
+    from benchmark.report.reading import load as read  # noqa: PLC0415
+
+    return read(Path(results))

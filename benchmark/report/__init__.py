@@ -1,9 +1,11 @@
 """The report: tables, figures and a page as pure functions of the records. No torch, no method code, no network."""
 
+import dataclasses
 import difflib
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -12,12 +14,12 @@ from typing import Any
 
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
-from benchmark.protocol import protocol_names
+from benchmark.protocol import protocol_names, suggest
 from benchmark.report.figures import Picture, pictures
 from benchmark.report.frames import cell_frame, comparisons, run_frame
 from benchmark.report.page import page, pictures_of, without_pictures
 from benchmark.report.paper import load_paper
-from benchmark.report.runs import Run, require_records
+from benchmark.report.runs import Found, Run, require_records
 from benchmark.report.tables import Names, OwnProtocol, Table, build_tables, to_csv, to_latex, to_markdown, to_text
 
 FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
@@ -66,9 +68,14 @@ class Report:
         }
 
 
-def compose(results: Path, *, own: bool = True) -> Report:
-    """Read the published records of a folder, and the user's own if wanted; work out what is to be said of them."""
+def compose(results: Path, *, own: bool = True, protocols: Sequence[str] = (), methods: Sequence[str] = ()) -> Report:
+    """Read the published records of a folder, and the user's own if wanted; work out what is to be said of them.
+
+    With names of protocols or methods, of their runs alone.
+    """
     found = require_records(results, own=own)
+    if protocols or methods:
+        found = narrowed(found, protocols, methods)
     if not any(run.status != "partial" for run in found.runs):
         raise UsageError(f"there is no finished run in {results}: make one with `bench run`")
     paper = load_paper()
@@ -77,6 +84,16 @@ def compose(results: Path, *, own: bool = True) -> Report:
     cells = cell_frame(frame, paper)
     tables = build_tables(cells, comparisons(frame), own_protocols(found.runs), paper)
     return Report(found.runs, found.refused, found.repeated, cells, tables, pictures(found.runs, names), names)
+
+
+def narrowed(found: Found, protocols: Sequence[str], methods: Sequence[str]) -> Found:
+    """Runs of some protocols and methods; names that no run has are told."""
+    for wanted, known in ((protocols, {run.protocol for run in found.runs}), (methods, {r.base for r in found.runs})):
+        odd = [name for name in wanted if name not in known]
+        if odd:
+            raise UsageError(f"there is no run of '{odd[0]}'{suggest(odd[0], known)}")
+    kept = [r for r in found.runs if (not protocols or r.protocol in protocols) and (not methods or r.base in methods)]
+    return dataclasses.replace(found, runs=kept)
 
 
 def own_protocols(runs: list[Run]) -> list[OwnProtocol]:

@@ -28,6 +28,8 @@ LOOK: dict[Any, Any] = {
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
 }
+COLUMN = 3.4
+"""Inches: the width of a column in most papers."""
 LEGEND_ENTRY, LEGEND_LINE = 1.13, 0.17
 """Inches that an entry of a legend takes, and a line of it."""
 
@@ -123,17 +125,34 @@ def draw_confusion(data: Input) -> Figure:
     return figure
 
 
-DRAW = {"accuracy": draw_accuracy, "known": draw_known, "confusion": draw_confusion}
+def draw_curve(data: Input) -> Figure:
+    """One panel, as wide as a column of a paper."""
+    figure = Figure(figsize=(COLUMN, 2.4))
+    axes = figure.subplots()
+    draw_lines(axes, data["lines"], data["first"])
+    axes.set_ylabel(data["ylabel"])
+    axes.set_title(data["title"], fontsize=8)
+    legend_below(figure, data["lines"], [axes])
+    return figure
 
 
-def render(picture: Picture) -> dict[str, bytes]:
-    """PNG and SVG; the same numbers give the same bytes."""
+DRAW = {"accuracy": draw_accuracy, "known": draw_known, "confusion": draw_confusion, "curve": draw_curve}
+METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What would make two drawings of the same numbers differ is left out."""
+
+
+def render(picture: Picture, kinds: Iterable[str] = ("png", "svg")) -> dict[str, bytes]:
+    """Its files by kind; the same numbers give the same bytes."""
     with mpl.rc_context(LOOK):
         figure = DRAW[picture.kind](picture.input)
         files = {}
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+        for kind in kinds:
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata=metadata)
+            figure.savefig(buffer, format=kind, metadata=METADATA[kind])
             figure.set_layout_engine("none")  # what was laid out once stays: it takes longer than drawing
             files[kind] = buffer.getvalue()
     return files

@@ -17,7 +17,7 @@ from benchmark import scoring
 from benchmark.audit import refuted
 from benchmark.errors import BenchError, UsageError
 from benchmark.intact import digest_of
-from benchmark.record import NOT_SET, OWN, PUBLISHED, Given, RunRecord, group_name, read_record
+from benchmark.record import NOT_SET, OWN, PUBLISHED, Given, RunRecord, SparseCounts, group_name, read_record
 
 ENVIRONMENT = NOT_SET
 """Changes that concern every method alike, with those of the budget and the shared constants."""
@@ -65,6 +65,8 @@ class Run:
     metrics: scoring.Metrics | None
     """None if the run diverged before it could be scored."""
     assignments: list[list[int]]
+    on_new_rows: list[float]
+    """Share of a session's own training images on the rows that it created, in percent; session by session."""
     curves: list[dict[str, Any]]
     """By session and phase: terms and diagnostics, thinned."""
     optimiser_steps: int
@@ -143,6 +145,9 @@ def summary(record: RunRecord, file: str, *, own: bool) -> Run:
         images=[int(part.sum()) for part in images],
         metrics=scoring.score(counts, assignments) if counts else None,
         assignments=assignments,
+        on_new_rows=[
+            on_new_rows(session.train_counts, sum(record.sizes[:t])) for t, session in enumerate(record.sessions)
+        ],
         curves=[
             {
                 "session": number,
@@ -164,6 +169,13 @@ def summary(record: RunRecord, file: str, *, own: bool) -> Run:
         suite=question.method_source is None,
         own=own,
     )
+
+
+def on_new_rows(counts: SparseCounts, known: int) -> float:
+    """Of images whose classes are new, the percentage that is on a new row."""
+    true, row, images = (np.asarray(part, dtype=np.int64) for part in (counts.true, counts.row, counts.images))
+    new = true >= known
+    return 100 * float(images[new & (row >= known)].sum()) / max(1, int(images[new].sum()))
 
 
 def told_of(record: RunRecord) -> dict[str, Any]:
