@@ -64,8 +64,8 @@ def run(
     return carry(request, out=Path(out), device=device, threads=threads, keep=keep, display=display, stop=stop)
 
 
-def load(results: str | Path = "results") -> "pd.DataFrame":
-    """All finished runs below a results folder, published and own: a row for every session of each.
+def load(results: str | Path = "results", *, own: bool = True) -> "pd.DataFrame":
+    """All finished runs below a results folder, the user's own among them if wanted: a row for every session of each.
 
     Columns: run, protocol, method, label, seed, environment, variant, group, own; session, classes (met so far),
     overall, known, novel, on_new_rows, seconds, C0, C1, ... (accuracy of each session's classes); average_accuracy,
@@ -73,4 +73,4 @@ def load(results: str | Path = "results") -> "pd.DataFrame":
     """
     from benchmark.report.reading import load as read  # noqa: PLC0415
 
-    return read(Path(results))
+    return read(Path(results), own=own)

@@ -6,11 +6,11 @@ the last bits differ and grow, so means over seeds are compared, within what see
 
 import hashlib
 import json
-import multiprocessing
 import os
 import statistics
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -97,24 +97,38 @@ def fingerprint() -> dict[str, str]:
     return {"processor": provenance.processor_kind(), "kernels": torch.backends.cpu.get_cpu_capability(), **versions}
 
 
-def measure(job: tuple[str, int, str]) -> Figures:
-    """One run, from nothing: its base session is trained too, unless this check has trained it already."""
-    import benchmark  # noqa: PLC0415
-
-    method, seed, folder = job
-    os.environ["CNCD_CACHE"] = str(Path(folder) / "cache")
-    record = benchmark.run(method, PROTOCOL, seed, budget=BUDGET, device="cpu", threads=1, out=Path(folder) / "results")
+def figures_of(record: RunRecord) -> Figures:
     metrics = record.metrics()
     return Figures(**{m.name: getattr(metrics, m.name) for m in METRICS}, digest=digest(record))
 
 
 def measure_all(names: list[str], seeds: tuple[int, ...]) -> Runs:
-    """These methods with every seed, one thread a run, in a folder that is gone afterwards."""
-    context = multiprocessing.get_context("spawn")  # torch does not survive a fork once it has threads
-    with tempfile.TemporaryDirectory(prefix="bench-check-") as folder, ProcessPoolExecutor(WORKERS, context) as pool:
-        jobs = [(name, seed, folder) for seed in seeds for name in names]
-        found = dict(zip(jobs, pool.map(measure, jobs), strict=True))
-    return {name: {seed: found[name, seed, folder] for seed in seeds} for name in names}
+    """These methods with every seed, from nothing, one thread a run, in a folder that is gone afterwards."""
+    from benchmark.sweep.command import records_of  # noqa: PLC0415 - slow to import
+    from benchmark.sweep.display import SweepDisplay  # noqa: PLC0415
+    from benchmark.sweep.suites import Wanted  # noqa: PLC0415
+
+    wanted = [Wanted(name, PROTOCOL, seed, budget=BUDGET) for seed in seeds for name in names]
+    with tempfile.TemporaryDirectory(prefix="bench-check-") as folder, own_cache(Path(folder) / "cache"):
+        found = records_of("check", wanted, Path(folder) / "results", WORKERS, SweepDisplay(quiet=True))
+    runs: Runs = {name: {} for name in names}
+    for one, record in zip(wanted, found, strict=True):
+        runs[one.method][one.seed] = figures_of(record)
+    return runs
+
+
+@contextmanager
+def own_cache(folder: Path) -> Iterator[None]:
+    """Nothing that was computed before plays a part."""
+    before = os.environ.get("CNCD_CACHE")
+    os.environ["CNCD_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CNCD_CACHE"]
+        else:
+            os.environ["CNCD_CACHE"] = before
 
 
 def golden_path() -> Path:

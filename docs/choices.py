@@ -8,9 +8,7 @@ image and no novel digit of digits-t2 takes part. Finished runs below OUT are no
 
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,10 @@ import pandas as pd
 import yaml
 from tabulate import tabulate
 
-import benchmark
-from benchmark.errors import DivergedError
+from benchmark.record import RunRecord
+from benchmark.sweep.command import records_of
+from benchmark.sweep.display import SweepDisplay
+from benchmark.sweep.suites import Wanted
 
 HERE = Path(__file__).resolve().parent
 SEEDS = (0, 1, 2)
@@ -55,7 +55,6 @@ class Study:
 
 Place = tuple[Study, dict[str, Any], str, int]
 """A study, one of its rows, a protocol and a seed."""
-Job = tuple[str, str, int, dict[str, Any], Path]
 
 STUDIES = (
     Study(
@@ -155,13 +154,10 @@ def protocol_file(name: str, folder: Path) -> Path:
     return path
 
 
-def figures(job: Job) -> dict[str, Any]:
+def figures(record: RunRecord, place: Place) -> dict[str, Any]:
     """One run, one row."""
-    method, protocol, seed, settings, out = job
-    path = protocol_file(protocol, out / "protocols" / f"{seed}")
-    try:
-        record = benchmark.run(method, str(path), seed, settings=settings, threads=1, out=out)
-    except DivergedError:
+    _, _, protocol, seed = place
+    if record.status == "diverged":
         return {"protocol": protocol, "seed": seed, "diverged": True}
     metrics, found = record.metrics(), record.diagnostics()["sessions"]
     return {
@@ -180,22 +176,22 @@ def named(settings: dict[str, Any]) -> str:
 
 
 def collect(out: Path, studies: Sequence[Study]) -> pd.DataFrame:
-    """Every run of these studies, in parallel, one thread each; what two studies share runs once."""
+    """Every run of these studies, one thread each; what two studies share runs once."""
+    files = {name: protocol_file(name, out / "protocols") for name in PROTOCOLS}
     places = [
         (study, row, name, seed) for study in studies for row in study.rows for name in PROTOCOLS for seed in SEEDS
     ]
-    jobs = {repr(job): job for job in map(job_of, places, repeat(out))}
-    with ProcessPoolExecutor(WORKERS) as pool:
-        results = dict(zip(jobs, pool.map(figures, jobs.values()), strict=True))
+    in_turn = sorted(range(len(places)), key=lambda number: places[number][3])  # seeds outermost
+    wanted = [
+        Wanted(study.method, str(files[name]), seed, settings=study.common | row)
+        for study, row, name, seed in (places[number] for number in in_turn)
+    ]
+    records = dict(zip(in_turn, records_of("choices", wanted, out, WORKERS, SweepDisplay()), strict=True))
     rows = [
-        {"study": place[0].title, "setting": named(place[1]), **results[repr(job_of(place, out))]} for place in places
+        {"study": place[0].title, "setting": named(place[1]), **figures(records[number], place)}
+        for number, place in enumerate(places)
     ]
     return pd.DataFrame(rows)
-
-
-def job_of(place: Place, out: Path) -> Job:
-    study, row, name, seed = place
-    return study.method, name, seed, dict(sorted((study.common | row).items())), out
 
 
 def tables(frame: pd.DataFrame) -> str:

@@ -23,9 +23,9 @@ CURVES = {"overall": "overall accuracy (%)", "known": "known classes (%)", "nove
 """What can be drawn by session."""
 
 
-def load(results: Path) -> pd.DataFrame:
+def load(results: Path, *, own: bool = True) -> pd.DataFrame:
     """All finished runs below a folder, a row for every session of each (docs/report.md lists the columns)."""
-    return session_frame(require_records(results).runs)
+    return session_frame(require_records(results, own=own).runs)
 
 
 def session_frame(runs: Iterable[Run]) -> pd.DataFrame:

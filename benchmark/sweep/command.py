@@ -10,17 +10,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmark.errors import InterruptedRunError, LockedError, PartlyFailedError, UsageError
+from benchmark.errors import DivergedError, InterruptedRunError, LockedError, PartlyFailedError, UsageError
 from benchmark.intact import digest_of
 from benchmark.progress import Stop
 from benchmark.protocol import NAME, suggest, validated
+from benchmark.record import RunRecord, read_record
 from benchmark.sweep import slurm
 from benchmark.sweep.display import SweepDisplay
 from benchmark.sweep.local import PAUSE, Pool, Slots, visible_gpus
-from benchmark.sweep.plan import Kind, Plan, Shares, Step, make_plan, read_plan, state_of_proof, usable_cores
+from benchmark.sweep.plan import (
+    Kind,
+    Plan,
+    Shares,
+    Step,
+    make_plan,
+    published_twin,
+    read_plan,
+    state_of_proof,
+    usable_cores,
+)
 from benchmark.sweep.status import Status, read_status
 from benchmark.sweep.steps import Note, blocked_by, blocked_note, note_path, read_note, start, write_note
-from benchmark.sweep.suites import Block, Common, load_suite, seeds_of, several, wanted_runs
+from benchmark.sweep.suites import Block, Common, Wanted, load_suite, seeds_of, several, wanted_runs
 
 MEMORY_A_RUN = 3e9
 """Bytes: with less memory for each, fewer runs are started at once than there are cores."""
@@ -161,6 +172,22 @@ def carried_out(plan: Plan, machine: Machine, *, fail_fast: bool, display: Sweep
     status = read_status(plan.folder)
     raise_for(pool, plan)
     return status
+
+
+def records_of(name: str, wanted: list[Wanted], out: Path, jobs: int, display: SweepDisplay) -> list[RunRecord]:
+    """The records of these runs, in their order; what is not done yet is made here, on the CPU, one thread each.
+
+    A run that diverged has a record, which says so.
+    """
+    machine = Machine(jobs, Shares(1, jobs, "cpu"), [])
+    plan = make_plan(name, wanted, out, machine.shares)
+    plan.write()
+    pool = Pool(plan.steps, plan.folder, Slots(jobs, jobs), display, Stop())
+    pool.carry_out()
+    failed = [note for note in pool.failed if note.code != DivergedError.code]
+    if failed:
+        raise PartlyFailedError(f"{len(failed)} runs failed, the first was {failed[0].step}: {failed[0].reason}")
+    return [read_record(path if path.exists() else published_twin(path)) for path in plan.records]
 
 
 def raise_for(pool: Pool, plan: Plan) -> None:

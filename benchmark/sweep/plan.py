@@ -96,6 +96,8 @@ class Plan:
     free: int
     missing: list[str] = field(default_factory=list)
     """What must be fetched first."""
+    records: list[Path] = field(default_factory=list)
+    """Of every run that was asked for, in that order; done or not."""
 
     @property
     def folder(self) -> Path:
@@ -334,9 +336,11 @@ def make_plan(name: str, wanted: Iterable[Wanted], out: Path, shares: Shares) ->
     """All steps that are not done yet, those that others need first."""
     planner = Planner(out, shares, Past.of_results(out))
     asked: dict[str, tuple[Wanted, Request, Step]] = {}
+    records = []
     for one in wanted:
         request, step = planner.run(one)
         asked.setdefault(step.name, (one, request, step))
+        records.append(Path(step.proof))
     states = {step.name: believed_state(step) for _, _, step in asked.values()}
     pending = [each for each in asked.values() if states[each[2].name] not in ("done", "diverged")]
     bases = [planner.base(one, request, step.cores) for one, request, step in pending]
@@ -367,6 +371,7 @@ def make_plan(name: str, wanted: Iterable[Wanted], out: Path, shares: Shares) ->
         bytes=planner.bytes,
         free=shutil.disk_usage(make_folder(cache_folder())).free,
         missing=[*planner.lookups.fetches],
+        records=records,
     )
 
 
