@@ -857,6 +857,9 @@ def fail_for_resource(error: OSError) -> int:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         where = error.filename or "a file"
         return fail(f"no space left writing {where}: free some, then the same command resumes", ResourceError.code)
+    if error.errno == errno.EIO:
+        told = f"the disk failed writing {error.filename or 'a file'} ({error.strerror})"
+        return fail(f"{told}: what was saved before is kept, the same command resumes", ResourceError.code)
     return fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), UsageError.code)
 
 

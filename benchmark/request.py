@@ -129,7 +129,7 @@ def ask(
     if budget not in chosen.budgets:
         raise UsageError(f"unknown budget '{budget}' of {chosen.name}{suggest(budget, chosen.budgets)}")
     loaded = lookups.method(method)
-    named = lookups.params(params, loaded.name) if params else ParamSet(method=loaded.name)
+    named = lookups.params(params, loaded.name) if params is not None else ParamSet(method=loaded.name)
     typed = by_part(settings)
 
     reference = {
@@ -146,7 +146,8 @@ def ask(
         validated(kind, named_part, f"{params}: {part}")  # so that a fault in the file is told as the file's
         final[part] = validated(kind, named_part | typed[part], loaded.name if part == "params" else part)
     wanted_views = parse_views(views) if views is not None else chosen.views
-    spec = lookups.backbone(backbone or chosen.backbone)
+    backbone_name = chosen.backbone if backbone is None else backbone
+    spec = lookups.backbone(backbone_name)
     data = chosen.data
     if data_dir is not None and data.layout == "embedded":
         raise UsageError(f"--data-dir: {chosen.name} does not use it, its images come with the package")
@@ -154,7 +155,7 @@ def ask(
         raise UsageError(
             f"backbone '{spec.name}' takes pictures of {len(spec.mean)} channels, {data.name} has {data.channels}"
         )
-    path, digest = lookups.weights(backbone or chosen.backbone, weights)
+    path, digest = lookups.weights(backbone_name, weights)
     question = Question(
         method=loaded.name,
         method_version=loaded.cls.version,
