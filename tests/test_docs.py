@@ -40,6 +40,17 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_every_fault_of_the_page_has_its_test():
+    """docs/reliability.md names a test for each line."""
+    lines = [line for line in (ROOT / "docs" / "reliability.md").read_text().splitlines() if line.startswith("| ")]
+    faults = [line for line in lines if not line.startswith(("| **", "| ---", "| fault"))]
+    assert len(faults) > 30
+    for line in faults:
+        found = re.search(r"`(test_\w+\.py)::(test_\w+)`", line)
+        assert found, line
+        assert f"def {found[2]}(" in (ROOT / "tests" / found[1]).read_text(), line
+
+
 def test_citation_is_readable():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["cff-version"] == "1.2.0"
 
