@@ -582,9 +582,9 @@ def sweep(
             f"{', '.join(plan.missing)} must be fetched first: leave --offline out, or use `bench fetch`"
         )
     plan = command.brought_here(plan, lambda: command.planned(choice, out, machine), stop)
+    path = plan.write()
     if retry_failed:
         plan = command.only_failed(plan)
-    path = plan.write()
     typer.echo(f"{plan.runs} runs, {plan.done} done, {len(plan.of('run'))} to do; plan: {path}", err=True)
     if on_slurm:
         cluster = slurm.Cluster(jobs or 0, runs_per_job, minutes, tuple(sbatch or ()), device.startswith("cuda"))

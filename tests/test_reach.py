@@ -5,6 +5,7 @@ The registry is a copy of the suite's with other addresses, digests and a small 
 
 import hashlib
 import http.server
+import json
 import os
 import re
 import shlex
@@ -22,6 +23,8 @@ import yaml
 from pictures import SIZES, small_transformer, write_tiny
 from safetensors.torch import save_file
 from test_own_data import write_pictures
+
+from benchmark.record import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA, WEIGHTS, OTHERS = "data", "timm", "facebook"
@@ -151,6 +154,24 @@ def test_the_first_command_of_a_user(call, servers, tmp_path):
     assert (again.returncode, len(servers.log)) == (0, fetched)
     assert call("run", "--method", "gaussian", "--protocol", "tiny-t10", "--offline").returncode == 0
     assert len(servers.log) == fetched
+
+
+def test_a_sweep_fetches_first_and_computes_tokens_once(call, servers, tmp_path):
+    """Nobody registered a digest of these images: the plan is made anew once they are here."""
+    words = ("sweep", "--methods", "kmeans,gaussian", "--protocols", "tiny-t10", "--seeds", "0-1", "--views", "2")
+    dry = call(*words, "--dry-run")
+    assert "to be fetched first: vit-b16-dino, tiny-imagenet" in dry.stdout, dry.stderr
+    assert servers.log == []
+    done = call(*words, "--jobs", "2", "--name", "s")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\[1/7\] done bank/tiny-imagenet-vit-b16-dino-.*-views2", done.stderr)
+    records = [read_record(path) for path in (tmp_path / "results" / "runs").rglob("*.json")]
+    assert len(records) == 4
+    assert {(r.provenance.trunk_images, r.provenance.base_session) for r in records} == {(0, "cached")}
+    again = call(*words, "--offline", "--name", "s")
+    assert "4 done, 0 to do" in again.stderr
+    status = json.loads(call("sweep", "--status", "--json").stdout)
+    assert {step["state"] for step in status["steps"]} == {"done"}
 
 
 def test_offline_says_what_is_missing_and_asks_nobody(call, servers):

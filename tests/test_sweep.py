@@ -407,7 +407,7 @@ def test_the_command_and_again_and_its_status(bench, tmp_path, monkeypatch):
     again = bench(*SWEEP)
     assert (again.returncode, "4 done, 0 to do" in again.stderr) == (0, True)
     told = json.loads(bench("sweep", "--status", "--json").stdout)
-    assert told["counts"] == {"done": 0, "diverged": 0, "running": 0, "failed": 0, "stopped": 0, "waiting": 0}
+    assert told["counts"] == {"done": 4, "diverged": 0, "running": 0, "failed": 0, "stopped": 0, "waiting": 0}
     assert bench("sweep", "--status", "--name", "nothing").returncode == 2
 
 

@@ -38,6 +38,8 @@ Kind = Literal["fetch", "bank", "base", "run"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PLAN = "plan.jsonl"
 SWEEPS = "sweeps"
+UNKNOWN = "unknown"
+"""For the digest of what nobody has registered and is not here."""
 MEMORY_MB = {"fetch": 500, "bank": 6000, "base": 3000, "run": 3000}
 """What a step is given where no record says what such a run took."""
 
@@ -84,6 +86,9 @@ class Plan:
     name: str
     out: Path
     steps: list[Step]
+    """That are left."""
+    finished: list[Step]
+    """Runs that are not: done, or diverged."""
     runs: int
     """That were asked for."""
     done: int
@@ -115,13 +120,17 @@ class Plan:
         ) / max(1, jobs)
 
     def write(self) -> Path:
-        path = make_folder(self.folder) / PLAN
-        atomic_write(path, "".join(f"{step.line()}\n" for step in self.steps).encode())
-        return path
+        """The plan as a file: steps that are left, then runs that are finished, so that it says how all of them stand."""
+        return write_steps(make_folder(self.folder) / PLAN, [*self.steps, *self.finished])
 
 
 def sweep_folder(out: Path, name: str) -> Path:
     return out / SWEEPS / name
+
+
+def write_steps(path: Path, steps: list[Step]) -> Path:
+    atomic_write(path, "".join(f"{step.line()}\n" for step in steps).encode())
+    return path
 
 
 def read_plan(path: Path) -> list[Step]:
@@ -168,7 +177,10 @@ def published_twin(record: Path) -> Path:
 
 
 class Expected(Lookups):
-    """Takes registered digests for data and weights that are not here yet, and notes what must be fetched."""
+    """Takes registered digests for data and weights that are not here yet, and notes what must be fetched.
+
+    Once it is fetched, the plan is made anew from what came.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,23 +190,22 @@ class Expected(Lookups):
         try:
             return super().find_weights(spec, given)
         except MissingError:
-            if spec.download is None or spec.identity is None:
+            if spec.download is None:
                 raise
             path = fetched_weights(spec.download)
             self.note(spec.name, path, f"bench fetch {spec.name}")
-            return path, spec.identity
+            return path, spec.identity or UNKNOWN
 
     def find_images(self, spec: DatasetSpec, data_dir: Path | None) -> DataIdentity:
         try:
             return super().find_images(spec, data_dir)
         except MissingError:
-            train, test = spec.span("train"), spec.span("test")
-            mistaken = data_dir is not None and not data_dir.is_dir()
-            if spec.archive is None or spec.pixels is None or train is None or test is None or mistaken:
+            if spec.archive is None or (data_dir is not None and not data_dir.is_dir()):
                 raise
             option = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
             self.note(spec.name, data_folder(data_dir) / spec.folders[0], f"bench fetch {spec.name}{option}")
-            return DataIdentity(digest=spec.pixels, train=(train[0], train[1]), test=(test[0], test[1]))
+            (a, b), (c, d) = (spec.span(split) or [0, 0] for split in ("train", "test"))
+            return DataIdentity(digest=spec.pixels or UNKNOWN, train=(a, b), test=(c, d))
 
     def note(self, name: str, path: Path, command: str) -> None:
         self.fetches[name] = Step(f"fetch/{name}", "fetch", command, proof=str(path), memory_mb=MEMORY_MB["fetch"])
@@ -364,6 +375,7 @@ def make_plan(name: str, wanted: Iterable[Wanted], out: Path, shares: Shares) ->
         name=name,
         out=out,
         steps=[replace(step, needs=tuple(need for need in step.needs if need in known)) for step in steps],
+        finished=[step for _, _, step in asked.values() if states[step.name] in ("done", "diverged")],
         runs=len(asked),
         done=sum(state == "done" for state in states.values()),
         diverged=sum(state == "diverged" for state in states.values()),

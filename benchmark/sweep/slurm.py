@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
 from benchmark.intact import digest_of
-from benchmark.sweep.plan import PLAN, Kind, Plan, Step
+from benchmark.sweep.plan import PLAN, Kind, Plan, Step, write_steps
 from benchmark.sweep.steps import LOGS, bench
 
 MOST_TASKS = 1000
@@ -102,8 +102,7 @@ def write_scripts(plan: Plan, cluster: Cluster) -> Submission:
     """Scripts, and the plan they belong to, in a folder of their own: a later plan does not change it."""
     folder = make_folder(plan.folder / f"slurm-{digest_of([step.line() for step in plan.steps])[:8]}")
     make_folder(plan.folder / LOGS)
-    plan_file = folder / PLAN
-    atomic_write(plan_file, "".join(f"{step.line()}\n" for step in plan.steps).encode())
+    plan_file = write_steps(folder / PLAN, plan.steps)
     scripts = []
     for kind in ("bank", "base", "run"):
         per_job = cluster.runs_per_job if kind != "bank" else 1
