@@ -1,6 +1,7 @@
 """What can go wrong around a run, and what then happens (docs/reliability.md names the test of each fault)."""
 
 import ast
+import contextlib
 import errno
 import os
 import random
@@ -259,6 +260,16 @@ def test_records_logs_and_plans_name_nobody(bench, tmp_path):
 KILLS, LANES = 100, 2
 
 
+def wait_for_state(folder: Path, process: subprocess.Popen) -> None:
+    """Until this attempt has written a state, or has ended."""
+    began = time.time_ns()
+    while process.poll() is None:
+        with contextlib.suppress(OSError):  # states come and go
+            if any(path.stat().st_mtime_ns > began for path in folder.rglob("state.safetensors")):
+                return
+        time.sleep(0.02)
+
+
 @pytest.mark.soak
 def test_a_hundred_kills_make_no_difference(tmp_path):
     """SIGKILL at any moment, from first import to last write; then the same command, until runs are complete."""
@@ -274,7 +285,11 @@ def test_a_hundred_kills_make_no_difference(tmp_path):
             while True:
                 process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=variables)
                 with lock:
-                    after, enough = moments.uniform(0.5, 9.0), done["kills"] >= KILLS
+                    after, anywhere = moments.uniform(0.5, 9.0), moments.random() < 0.5
+                    enough = done["kills"] >= KILLS
+                if not anywhere and not enough:  # while it trains: after a state was written
+                    wait_for_state(folder, process)
+                    after /= 3
                 try:
                     _, errors = process.communicate(timeout=None if enough else after)
                 except subprocess.TimeoutExpired:

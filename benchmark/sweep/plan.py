@@ -120,7 +120,7 @@ class Plan:
         ) / max(1, jobs)
 
     def write(self) -> Path:
-        """The plan as a file: steps that are left, then runs that are finished, so that it says how all of them stand."""
+        """The plan as a file: steps that are left, then runs that are finished, so that it tells how all stand."""
         return write_steps(make_folder(self.folder) / PLAN, [*self.steps, *self.finished])
 
 
