@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_sweep import equal_to_single_runs
 
-import benchmark
-from benchmark.record import read_record
 from benchmark.sweep.status import read_status
 from benchmark.sweep.steps import bench
 
@@ -227,13 +226,7 @@ def test_a_sweep_on_two_nodes_whatever_happens(cluster, tmp_path, monkeypatch):
     cluster.wait(lambda: not cluster.queue(), 120)
     assert read_status(folder).complete
     story.tell("the same command again: all 18 runs done")
-    paths = sorted(Path("results/runs").rglob("*.json"))
-    assert len(paths) == 18
-    for path in paths:
-        record = read_record(path)
-        asked = record.question
-        single = benchmark.run(asked.method, "digits-t2", asked.seed, budget="quick", threads=1, out=Path("single"))
-        assert single.comparable() == record.comparable(), path
+    assert equal_to_single_runs(Path("results/runs")) == 18
     story.tell("all records equal those of single runs")
 
 
