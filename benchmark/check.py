@@ -20,9 +20,10 @@ from pydantic import Field
 from tabulate import tabulate
 
 import methods
-from benchmark.errors import UsageError
+from benchmark.errors import RegressionError, UsageError
 from benchmark.files import atomic_write, make_folder
 from benchmark.intact import canonical
+from benchmark.progress import Stop
 from benchmark.protocol import Spec, suggest, validated
 from benchmark.record import RunRecord
 from benchmark.scoring import METRICS
@@ -98,11 +99,13 @@ def fingerprint() -> dict[str, str]:
 
 
 def figures_of(record: RunRecord) -> Figures:
+    if record.status != "done":
+        raise RegressionError(f"{record.question.method} diverged with seed {record.question.seed}: {record.reason}")
     metrics = record.metrics()
     return Figures(**{m.name: getattr(metrics, m.name) for m in METRICS}, digest=digest(record))
 
 
-def measure_all(names: list[str], seeds: tuple[int, ...]) -> Runs:
+def measure_all(names: list[str], seeds: tuple[int, ...], stop: Stop) -> Runs:
     """These methods with every seed, from nothing, one thread a run, in a folder that is gone afterwards."""
     from benchmark.sweep.command import records_of  # noqa: PLC0415 - slow to import
     from benchmark.sweep.display import SweepDisplay  # noqa: PLC0415
@@ -110,7 +113,7 @@ def measure_all(names: list[str], seeds: tuple[int, ...]) -> Runs:
 
     wanted = [Wanted(name, PROTOCOL, seed, budget=BUDGET) for seed in seeds for name in names]
     with tempfile.TemporaryDirectory(prefix="bench-check-") as folder, own_cache(Path(folder) / "cache"):
-        found = records_of("check", wanted, Path(folder) / "results", WORKERS, SweepDisplay(quiet=True))
+        found = records_of("check", wanted, Path(folder) / "results", WORKERS, SweepDisplay(quiet=True), stop)
     runs: Runs = {name: {} for name in names}
     for one, record in zip(wanted, found, strict=True):
         runs[one.method][one.seed] = figures_of(record)
@@ -199,7 +202,7 @@ class Result:
         return f"{heading}\n\n{to_table(self.verdicts)}\n"
 
 
-def check(path: Path, names: list[str], *, update: bool) -> Result:
+def check(path: Path, names: list[str], *, update: bool, stop: Stop | None = None) -> Result:
     """Measure, compare, and write the golden figures anew if asked to."""
     known = sorted(methods.entries())
     for name in names:
@@ -212,7 +215,7 @@ def check(path: Path, names: list[str], *, update: bool) -> Result:
     exact = old is not None and old.fingerprint == fingerprint()
     if any(seed not in then[name] for name in then for seed in CHECKED):
         raise UsageError(f"{path} lacks seeds {CHECKED}: make it anew with `bench check --update`")
-    now = measure_all(names or known, SEEDS if update else CHECKED)
+    now = measure_all(names or known, SEEDS if update else CHECKED, stop or Stop())
     if update:
         write_golden(path, now)
     unknown = sorted(set(names) - then.keys() if names else then.keys() ^ set(known))

@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -131,7 +132,8 @@ class Checkpoint:
                 found = self._read(path, plausible)
                 if found is not None:
                     return found
-                move_aside(path, "what was done since the state before is done again")
+                with suppress(FileNotFoundError):  # where there are no locks, another may have finished meanwhile
+                    move_aside(path, "what was done since the state before is done again")
         return None
 
     def _read(self, path: Path, plausible: Callable[[Progress], bool]) -> "Loaded | None":
@@ -144,7 +146,7 @@ class Checkpoint:
             stored, progress = json.loads(told["question"]), Progress(**json.loads(told["progress"]))
             if not whole or not plausible(progress):
                 return None
-        except (SafetensorError, KeyError, TypeError, ValueError):
+        except (SafetensorError, FileNotFoundError, KeyError, TypeError, ValueError):
             return None
         if isinstance(self.question, Question):
             difference = self.question.difference(stored)

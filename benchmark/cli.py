@@ -6,6 +6,7 @@ Heavy imports wait inside the commands, so that `bench --help` answers at once.
 import errno
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -35,6 +36,8 @@ EXIT_CODES = (
     "4 regression, 5 diverged, 6 disk or memory, 7 locked by another process, 8 part of a sweep failed, "
     "75 interrupted and resumable, 130 interrupted."
 )
+
+AT_ONCE = "interrupted at once; a state that was saved before is still there, the same command resumes"
 
 app = typer.Typer(
     name="bench",
@@ -529,7 +532,7 @@ def sweep(
     ] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of a machine; tokens are made with all.")] = None,
     runs_per_job: Annotated[int, typer.Option(min=1, help="Slurm: runs of one job.")] = 1,
-    minutes: Annotated[int | None, typer.Option(min=1, help="Slurm: time limit of a job.")] = None,
+    minutes: Annotated[int | None, typer.Option(min=5, help="Slurm: time limit of a job.")] = None,
     sbatch: Annotated[
         list[str] | None, typer.Option(help="Slurm: another option for sbatch, such as --partition=gpu; repeatable.")
     ] = None,
@@ -566,6 +569,10 @@ def sweep(
 
     stop = listening()
     on_slurm = engine == "slurm"
+    if device != "auto" and not on_slurm:
+        from benchmark.setting import pick_device  # noqa: PLC0415 - imports torch
+
+        pick_device(device)
     machine = (
         command.Machine.of_cluster(threads, cores, device)
         if on_slurm
@@ -589,10 +596,14 @@ def sweep(
     if on_slurm:
         cluster = slurm.Cluster(jobs or 0, runs_per_job, minutes, tuple(sbatch or ()), device.startswith("cuda"))
         lines = command.submitted(plan, cluster) if plan.steps else []
-        typer.echo("\n".join([*lines, f"how it stands: bench sweep --status --name {plan.name} --out {out}"]))
+        where = f"bench sweep --status --name {plan.name} --out {shlex.quote(str(out))}"
+        typer.echo("\n".join([*lines, f"how it stands: {where}"]))
         return
-    found = command.carried_out(plan, machine, fail_fast=fail_fast, display=SweepDisplay(), stop=stop)
+    pool = command.carried_out(plan, machine, fail_fast=fail_fast, display=SweepDisplay(), stop=stop)
+    found = read_status(plan.folder)
     print_json({"schema": 1, **found.document()}) if as_json else typer.echo(found.text())
+    command.raise_for(pool, plan)
+    command.raise_for_diverged(pool, plan)
 
 
 @app.command()
@@ -666,7 +677,7 @@ def check(
     """Train all methods briefly on the small protocol and compare with golden figures (exit code 4 if they moved)."""
     from benchmark import check as gate  # noqa: PLC0415
 
-    result = gate.check(golden or gate.golden_path(), method or [], update=update)
+    result = gate.check(golden or gate.golden_path(), method or [], update=update, stop=listening())
     if as_json:
         print_json({"schema": 1, **result.document()})
     else:
@@ -823,7 +834,9 @@ def guarded() -> int:
             traceback.print_exc()
         return code_of(error)
     except KeyboardInterrupt:
-        return fail("interrupted at once; a state that was saved before is still there, the same command resumes", 130)
+        return fail(AT_ONCE, 130)
+    if result == 130:  # the library of the command line has taken Ctrl-C for an answer
+        return fail(AT_ONCE, 130)
     return result if isinstance(result, int) else 0
 
 

@@ -203,7 +203,7 @@ def run(
         return finished
     work = make_folder(out / "work" / question.key)
     try:
-        lock = lock_at(work / "lock").acquire(timeout=0)
+        lock = lock_at(work / "lock").acquire(timeout=1)  # somebody may just be asking whether it is held
     except filelock.Timeout:
         raise LockedError(f"another process is working on this run ({work}): wait for it or stop it") from None
     with lock, repeatable(threads), shown:

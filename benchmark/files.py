@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,12 +30,29 @@ def atomic_write(path: Path, content: bytes, before: Path | None = None) -> None
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if before is not None and path.exists():
-            path.replace(before)
+        if before is not None:
+            keep(path, before)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def keep(path: Path, before: Path) -> None:
+    """Give a file that is about to be replaced a second name; at no moment is there none under the first."""
+    older = before.with_name(f"{before.name}.{unshared()}.part")
+    try:
+        os.link(path, older)
+        older.replace(before)
+    except FileNotFoundError:
+        return  # there is none
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS):
+            raise
+        with suppress(FileNotFoundError):  # a file system without second names
+            path.replace(before)
+    finally:
+        older.unlink(missing_ok=True)
 
 
 def unshared() -> str:
@@ -111,14 +128,15 @@ def lock_at(path: Path) -> filelock.BaseFileLock | NoLock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody has a lock right now."""
-    if not path.exists():
-        return False
+    """Whether somebody has a lock right now. Asked where nothing may be written, too."""
     try:
-        with lock_at(path).acquire(timeout=0):
-            return False
-    except filelock.Timeout:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    except OSError:  # there is no such file, or no locks
+        return False
+    return False
 
 
 def waiting_lock(path: Path, doing: str, display: "Display", stop: "Stop") -> AbstractContextManager[Any]:

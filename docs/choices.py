@@ -16,6 +16,7 @@ import pandas as pd
 import yaml
 from tabulate import tabulate
 
+from benchmark.progress import Stop
 from benchmark.record import RunRecord
 from benchmark.sweep.command import records_of
 from benchmark.sweep.display import SweepDisplay
@@ -186,7 +187,7 @@ def collect(out: Path, studies: Sequence[Study]) -> pd.DataFrame:
         Wanted(study.method, str(files[name]), seed, settings=study.common | row)
         for study, row, name, seed in (places[number] for number in in_turn)
     ]
-    records = dict(zip(in_turn, records_of("choices", wanted, out, WORKERS, SweepDisplay()), strict=True))
+    records = dict(zip(in_turn, records_of("choices", wanted, out, WORKERS, SweepDisplay(), Stop()), strict=True))
     rows = [
         {"study": place[0].title, "setting": named(place[1]), **figures(records[number], place)}
         for number, place in enumerate(places)

@@ -5,10 +5,11 @@ import statistics
 
 import pytest
 from conftest import METHODS
+from records import make_record
 
 from benchmark import check
 from benchmark.check import Figures, Verdict, compare, digest
-from benchmark.errors import UsageError
+from benchmark.errors import RegressionError, UsageError
 
 
 def runs(figures: dict[int, float], method: str = "fea", mark: str = "") -> check.Runs:
@@ -61,7 +62,7 @@ def golden(tmp_path, monkeypatch):
     """A golden file of two methods, made here, and runs that give what is asked for instead of training."""
     measured = runs(GOLDEN) | runs(GOLDEN, "kmeans")
     monkeypatch.setattr(
-        check, "measure_all", lambda names, seeds: {n: {s: measured[n][s] for s in seeds} for n in names}
+        check, "measure_all", lambda names, seeds, _: {n: {s: measured[n][s] for s in seeds} for n in names}
     )
     monkeypatch.setattr(check.methods, "entries", lambda: dict.fromkeys(measured))
     path = tmp_path / "golden.json"
@@ -168,3 +169,9 @@ def test_golden_figures_that_lack_a_seed_are_refused(tmp_path):
     path.write_text(json.dumps(golden))
     with pytest.raises(UsageError, match="lacks seeds"):
         check.check(path, [], update=False)
+
+
+def test_a_method_that_diverges_is_a_regression():
+    record = make_record("fea", "digits-t2", 1, [], status="diverged", reason="term 'css' is nan")
+    with pytest.raises(RegressionError, match="fea diverged with seed 1: term 'css' is nan"):
+        check.figures_of(record)

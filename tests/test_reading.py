@@ -105,6 +105,17 @@ def test_what_cannot_be_compared_is_one_sentence(results, first, second, said):
         compared(results, first, second, None, None)
 
 
+def test_equal_differences_are_not_called_sure(tmp_path):
+    for seed in (0, 1):
+        save(tmp_path, "fea", "digits-t2", seed, fading(3, 90, 2))
+        save(tmp_path, "gm", "digits-t2", seed, fading(3, 80, 2))
+    (found,) = compared(tmp_path, "fea", "gm", None, None)
+    assert found.lines[0].difference == pytest.approx(10, abs=1)
+    assert "*" not in found.lines[0].cells()[3]
+    with pytest.raises(UsageError, match="no run on 'cifar10-t2'; known: digits-t2"):
+        compared(tmp_path, "fea", "gm", "cifar10-t2", None)
+
+
 def test_two_runs_of_one_seed_are_not_guessed_between(tmp_path):
     for source in ("1" * 64, "2" * 64):
         save(tmp_path, "mine", "digits-t2", 0, source=source, folder="runs")
@@ -126,8 +137,10 @@ def test_figures_at_column_width_in_three_kinds(results):
     assert render(picture, kinds) == files
     with pytest.raises(UsageError, match="unknown figure 'knwon', did you mean 'known'"):
         curve_picture(results, [], "digits-t2", "knwon", None, "x")
-    with pytest.raises(UsageError, match="no finished run of simgcd on 'digits-t2'"):
-        curve_picture(results, ["simgcd"], "digits-t2", "known", None, "x")
+    with pytest.raises(UsageError, match="no run of 'gmm', did you mean 'gm'"):
+        curve_picture(results, ["fea", "gmm"], "digits-t2", "known", None, "x")
+    with pytest.raises(UsageError, match="no finished run of fea on 'tiny-t2'"):
+        curve_picture(results, ["fea"], "tiny-t2", "known", None, "x")
 
 
 def test_the_commands(bench, results, tmp_path):

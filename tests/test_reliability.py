@@ -91,6 +91,39 @@ def test_an_input_error_of_the_disk_is_one_sentence(tmp_path, monkeypatch, capsy
     assert benchmark.run(settings=SHORT, views=2, out=tmp_path).status == "done"
 
 
+def test_two_that_write_one_file_and_keep_the_one_before(tmp_path):
+    """At no moment is the file missing, and neither writer fails."""
+    path, before = tmp_path / "file", tmp_path / "before"
+    atomic_write(path, b"first")
+    missing, over = [], threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            missing.extend([None] * (not path.exists()))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    with ThreadPoolExecutor(2) as pool:
+        written = [pool.submit(atomic_write, path, b"x" * 100, before) for _ in range(200)]
+        assert [future.exception() for future in written] == [None] * 200
+    over.set()
+    watcher.join()
+    assert missing == []
+    assert sorted(tmp_path.iterdir()) == [before, path]
+
+
+def test_a_file_system_without_second_names_is_used_as_it_is(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    path, before = tmp_path / "file", tmp_path / "before"
+    for content in (b"1", b"2", b"3"):
+        atomic_write(path, content, before)
+    assert (path.read_bytes(), before.read_bytes()) == (b"3", b"2")
+    assert sorted(tmp_path.iterdir()) == [before, path]
+
+
 # ---- states
 
 

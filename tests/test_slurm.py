@@ -224,7 +224,7 @@ def test_a_sweep_on_two_nodes_whatever_happens(cluster, tmp_path, monkeypatch):
     assert again.returncode == 0, again.stderr
     assert "17 done, 1 to do" in again.stderr
     cluster.wait(lambda: not cluster.queue(), 120)
-    assert read_status(folder).complete
+    assert all(each.state == "done" for each in read_status(folder).states)
     story.tell("the same command again: all 18 runs done")
     assert equal_to_single_runs(Path("results/runs")) == 18
     story.tell("all records equal those of single runs")

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import SHORT
 from hypothesis import given
 from hypothesis import strategies as st
 from records import make_record
@@ -46,7 +47,8 @@ def test_seeds_and_values_as_people_write_them():
     for text in ("", "2-1", "a", "-1", "1-99999999"):
         with pytest.raises(UsageError, match="numbers and ranges"):
             seeds_of(text)
-    for text in ("omega", "=1", "omega=[1"):
+    assert several("x=[[1,2],[3]],4") == ("x", [[[1, 2], [3]], 4])
+    for text in ("omega", "=1", "omega=[1", "omega=1,,2"):
         with pytest.raises(UsageError, match="--set"):
             several(text)
 
@@ -89,6 +91,11 @@ def test_the_suites_of_the_paper_are_its_tables():
         ("name: mine\ntitle: x\nruns: [{methods: [fea], protocols: [digits-t2]}]", "key 'runs.0.seeds' is missing"),
         ("name: mine\ntitle: x\nruns: [{methods: [fea], protocols: [a], seeds: 2-1}]", "numbers and ranges"),
         ("name: mine\ntitle: x\nruns: [{methods: [fea], protocol: [a], seeds: 0}]", "did you mean 'protocols'"),
+        (
+            "name: mine\ntitle: x\nruns: [{methods: [a], protocols: [a], seeds: 0, grid: {omega: []}}]",
+            "at least 1 item",
+        ),
+        ("name: mine\ntitle: x\nruns: [{methods: [a], protocols: [a], seeds: true}]", "seeds"),
         ("name: other\ntitle: x\nruns: [{methods: [fea], protocols: [a], seeds: 0}]", "must equal the file's name"),
         ("name: ../x\ntitle: x\nruns: [{methods: [fea], protocols: [a], seeds: 0}]", "name"),
         ("- 1", "expected a mapping"),
@@ -186,6 +193,10 @@ def test_a_run_that_was_begun_keeps_its_threads(tmp_path):
 
     state = stopped_halfway(tmp_path)
     assert threads_begun(state) == 2
+    state.rename(state.with_name("state-before.safetensors"))  # killed between two renames
+    plan = make_plan("x", [Wanted("fea", "digits-t2", 0, views=2, settings=SHORT)], tmp_path, ONE)
+    assert [step.cores for step in plan.steps] == [2]
+    assert "--threads 2" in plan.steps[0].command
     for content in (b"", b"\xff" * 100, b"\x02\0\0\0\0\0\0\0{}"):
         state.write_bytes(content)
         assert threads_begun(state) is None
@@ -202,6 +213,64 @@ def test_how_long_it_takes_is_what_it_took(tmp_path):
     assert Past.of_results(tmp_path).of(make_record("gm", "digits-t2", 0).question).seconds is None
     (tmp_path / "runs" / "odd.json").write_text('{\n"status": "done",\n"question": 7}')
     assert Past.of_results(tmp_path).of(record.question).seconds == 30
+
+
+def test_a_base_session_is_the_one_that_its_runs_need(tmp_path, monkeypatch):
+    """The paper's budget with all values of the quick one: what changed, seen from either, is not the same."""
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    settings = {"budget.base_epochs": 3, "budget.novel_epochs": 20, "budget.lr": 0.003, "budget.base_lr": 0.03}
+    runs = [Wanted(method, "digits-t2", 7, views=2, settings=settings) for method in ("kmeans", "gaussian")]
+    (base,) = make_plan("x", runs, tmp_path / "results", ONE).of("base")
+    done = subprocess.run([*steps.bench(), *base.words], check=True, capture_output=True, text=True)
+    assert Path(done.stdout.strip()) == Path(base.proof).parent
+    assert Path(base.proof).exists()
+
+
+def test_an_odd_record_does_not_stop_planning(tmp_path):
+    record = make_record("kmeans", "digits-t2", 0, budget="quick", changed={"views": 2})
+    path = record.save(tmp_path, "runs")
+    path.write_text(path.read_text().replace('"own_memory_mb": null', '"own_memory_mb": "x"'))
+    assert '"own_memory_mb": "x"' in path.read_text()
+    assert planned(tmp_path, methods="kmeans", seeds="1").runs == 1
+
+
+STEP = Step("p/m/seed0-1", "run", "bench run", proof="results/runs/p/m/seed0-1.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"command": 7},
+        {"command": "bench run '"},
+        {"command": "bash -c x"},
+        {"proof": "c.json"},
+        {"proof": 7},
+        {"name": 7},
+        {"kind": "dance"},
+        {"needs": "x" * 3},
+        {"cores": "many"},
+    ],
+    ids=str,
+)
+def test_a_hostile_plan_is_one_sentence(tmp_path, change):
+    path = tmp_path / "plan.jsonl"
+    path.write_text(STEP.line() + "\n" + json.dumps(json.loads(STEP.line()) | change))
+    with pytest.raises(UsageError, match="is not a plan"):
+        read_plan(path)
+    path.write_text("[" * 5000)
+    with pytest.raises(UsageError, match="is not a plan"):
+        read_plan(path)
+    path.write_text(STEP.line())
+    assert read_plan(path) == [STEP]
+
+
+@pytest.mark.parametrize("note", ["{}", "7", '{"code": "bad"}', "[" * 5000])
+def test_a_hostile_note_says_nothing(tmp_path, note):
+    path = steps.note_path(tmp_path, "x")
+    path.parent.mkdir()
+    path.write_text(note)
+    assert steps.read_note(tmp_path, "x") is None
+    assert steps.Note("x", -999, "", 0.0, "").reason == "killed by signal 999"
 
 
 @given(st.binary(max_size=300))
@@ -293,6 +362,23 @@ def test_a_gpu_each(pool, tmp_path):
     pool(*({"name": f"g{k}", "sleep": 0.2} for k in range(4)), jobs=2, cores=8, gpus=("3", "5")).carry_out()
     given = [gpu for _, what, _, gpu, _ in events(tmp_path) if what == "begin"]
     assert sorted(given) == ["3", "3", "5", "5"]
+
+
+def test_what_another_process_did_meanwhile_is_not_done_again(pool, tmp_path):
+    found = pool({"name": "a", "sleep": 1}, {"name": "b", "needs": ["a"]})
+    (tmp_path / "b.proof").touch()
+    found.carry_out()
+    assert [name for name, what, *_ in events(tmp_path) if what == "begin"] == ["a"]
+    assert found.notes["b"].said == "done by another process"
+
+
+def test_a_run_that_ends_well_and_leaves_no_record_has_failed(pool, tmp_path):
+    """Its method was changed after the plan was made: the record has another name."""
+    found = pool({"name": "a"})
+    found.steps[0] = Step("a", "run", "bench --name a", proof=str(tmp_path / "runs" / "p" / "m" / "seed0-1.json"))
+    found.carry_out()
+    assert [note.code for note in found.failed] == [1]
+    assert "ended without leaving" in found.failed[0].reason
 
 
 def test_fail_fast_begins_nothing_more(pool):
@@ -409,6 +495,51 @@ def test_the_command_and_again_and_its_status(bench, tmp_path, monkeypatch):
     told = json.loads(bench("sweep", "--status", "--json").stdout)
     assert told["counts"] == {"done": 4, "diverged": 0, "running": 0, "failed": 0, "stopped": 0, "waiting": 0}
     assert bench("sweep", "--status", "--name", "nothing").returncode == 2
+
+
+def test_it_can_be_asked_and_carried_out_from_anywhere(bench, tmp_path, monkeypatch):
+    """Paths of a plan are seen from where it was made; a damaged record is made again by a step, too."""
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    words = ("sweep", "--methods", "kmeans", "--seeds", "0", "--budget", "quick", "--views", "2", "--name", "x")
+    assert bench(*words).returncode == 0
+    (path,) = (tmp_path / "results" / "runs").rglob("*.json")
+    whole = path.read_text()
+    path.write_text(whole.replace('"seed": 0', '"seed": 1', 1))
+    elsewhere = tmp_path / "else"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    told = [*steps.bench(), "sweep", "--status", "--json", "--out", str(tmp_path / "results")]
+    assert json.loads(subprocess.run(told, capture_output=True, text=True, check=True).stdout)["counts"]["done"] == 1
+    plan = tmp_path / "results" / "sweeps" / "x" / "plan.jsonl"
+    for said in ("exit code 0", "is done"):
+        done = subprocess.run([*steps.bench(), "step", str(plan)], capture_output=True, text=True, check=True)
+        assert said in done.stderr
+    assert read_record(path).question.seed == 0
+    assert [*elsewhere.iterdir()] == []
+
+
+def test_runs_that_diverge_are_told_each_time_and_not_tried_again(bench, tmp_path):
+    settings = ("--set", "budget.lr=100", "--set", "fd=sq_l2", "--set", "lambda_fd=1e30")
+    words = ("sweep", "--methods", "fea", "--seeds", "0", "--budget", "quick", "--views", "2", *settings, "--json")
+    for begun in (True, False):
+        done = bench(*words)
+        assert done.returncode == 8, done.stderr
+        assert json.loads(done.stdout)["counts"]["diverged"] == 1
+        assert done.stderr.splitlines()[-1].startswith("bench: 1 of 1 runs diverged and are recorded so")
+        assert ("[1/1] diverged digits-t2/fea/seed0" in done.stderr) == begun
+
+
+def test_misspelt_names_are_told(bench):
+    for words, said in (
+        (("--suite", "smoke", "--methods", "fea,gmm"), "the suite 'smoke' has no 'gmm', did you mean 'gm'"),
+        (("--set", "omega=1", "--set", "omega=2"), "'omega' is given twice"),
+        (("--set", "omega=1,,2"), "no value between two commas"),
+        (("--threads", "100000"), "give at most"),
+        (("--device", "abacus"), "'abacus' is not usable here"),
+        (("--engine", "magic"), "must be local or slurm"),
+    ):
+        done = bench("sweep", *words)
+        assert (done.returncode, said in done.stderr, done.stderr.count("\n")) == (2, True, 1), done.stderr
 
 
 def test_a_broken_method_fails_alone_and_is_tried_again(bench, tmp_path):
@@ -533,6 +664,7 @@ def test_submitted_in_order_and_not_twice(bench, tmp_path, monkeypatch):
     assert again.returncode == 2
     assert "jobs of this sweep are still in the queue (102_[0-3] PENDING)" in again.stderr
     assert "in the queue: 102_[0-3] PENDING" in bench("sweep", "--status", "--name", "s", PATH=path).stdout
+    assert (fakes / "sbatch.log").read_text().count("\n") == 2
     (fakes / "sbatch").write_text("#!/bin/bash\necho 'no such partition' >&2; exit 1\n")
     (fakes / "squeue.answer").write_text("")
     refused = bench(*words, PATH=path)

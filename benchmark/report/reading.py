@@ -109,7 +109,8 @@ class Line:
 
     def cells(self) -> list[str]:
         told = "-" if self.interval is None else f"{self.interval[0]:+.2f} to {self.interval[1]:+.2f}"
-        sure = "*" if self.interval is not None and not self.interval[0] <= 0 <= self.interval[1] else ""
+        low, high = self.interval or (0.0, 0.0)
+        sure = "*" if low < high and not low <= 0 <= high else ""  # equal differences do not say how they vary
         return [self.figure, f"{self.first:.2f}", f"{self.second:.2f}", f"{self.difference:+.2f}{sure}", told]
 
 
@@ -154,7 +155,11 @@ def figures_of(run: Run) -> dict[str, float]:
 
 def compared(results: Path, first: str, second: str, protocol: str | None, group: str | None) -> list[Comparison]:
     """A comparison for every protocol and environment in which both sides have runs with the same seeds."""
-    found = selected(require_records(results).runs, protocol, None, group)
+    every = require_records(results).runs
+    known_protocols = {run.protocol for run in every}
+    if protocol is not None and protocol not in known_protocols:
+        raise UsageError(f"--protocol: there is no run on '{protocol}'{suggest(protocol, known_protocols)}")
+    found = selected(every, protocol, None, group)
     sides = [Side.of(first), Side.of(second)]
     for side in sides:
         if not side.runs(found):
@@ -219,6 +224,10 @@ def curve_picture(
     if metric not in CURVES:
         raise UsageError(f"--metric: unknown figure '{metric}'{suggest(metric, CURVES)}")
     every = require_records(results).runs
+    known = {run.base for run in every}
+    odd = [name for name in methods if name not in known | {run.method for run in every}]
+    if odd:
+        raise UsageError(f"--methods: there is no run of '{odd[0]}'{suggest(odd[0], known)}")
     found = [run for run in selected(every, protocol, methods, group) if not run.variant]
     environments = sorted({run.environment for run in found}, key=lambda e: (e != REFERENCE, len(e), e))
     if not environments:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmark.errors import DivergedError, InterruptedRunError, LockedError, PartlyFailedError, UsageError
+from benchmark.errors import InterruptedRunError, LockedError, PartlyFailedError, UsageError
 from benchmark.intact import digest_of
 from benchmark.progress import Stop
 from benchmark.protocol import NAME, suggest, validated
@@ -23,14 +23,13 @@ from benchmark.sweep.plan import (
     Plan,
     Shares,
     Step,
+    believed_state,
     make_plan,
     published_twin,
     read_plan,
-    state_of_proof,
     usable_cores,
 )
-from benchmark.sweep.status import Status, read_status
-from benchmark.sweep.steps import Note, blocked_by, blocked_note, note_path, read_note, start, write_note
+from benchmark.sweep.steps import LOGS, Note, blocked_by, blocked_note, note_path, read_note, start, write_note
 from benchmark.sweep.suites import Block, Common, Wanted, load_suite, seeds_of, several, wanted_runs
 
 MEMORY_A_RUN = 3e9
@@ -51,12 +50,22 @@ class Choice:
     name: str | None = None
 
     def blocks(self) -> tuple[Block, ...]:
-        grid = {key: tuple(values) for key, values in map(several, self.settings)}
+        grid: dict[str, tuple[object, ...]] = {}
+        for key, values in map(several, self.settings):
+            if key in grid:
+                raise UsageError(f"--set: '{key}' is given twice: write its values in one, divided by commas")
+            grid[key] = tuple(values)
         if self.suite is None:
-            wanted = {"methods": self.methods or ["fea"], "protocols": self.protocols or ["digits-t2"]}
-            told = wanted | {"seeds": self.seeds or "0", "params": self.params, "grid": grid}
+            asked = {"methods": self.methods or ["fea"], "protocols": self.protocols or ["digits-t2"]}
+            told = asked | {"seeds": self.seeds or "0", "params": self.params, "grid": grid}
             return (validated(Block, told, "sweep"),)
-        found = [narrowed(block, self) for block in load_suite(self.suite).runs]
+        runs = load_suite(self.suite).runs
+        for option, wanted in (("methods", self.methods), ("protocols", self.protocols)):
+            known = {name for block in runs for name in getattr(block, option)}
+            odd = [name for name in wanted if name not in known]
+            if odd:
+                raise UsageError(f"--{option}: the suite '{self.suite}' has no '{odd[0]}'{suggest(odd[0], known)}")
+        found = [narrowed(block, self) for block in runs]
         blocks = tuple(replaced(block, self, grid) for block in found if block is not None)
         if not blocks:
             raise UsageError(f"the suite '{self.suite}' has no such runs: leave --methods or --protocols out")
@@ -113,6 +122,9 @@ class Machine:
     @staticmethod
     def here(jobs: int | None, threads: int | None, cores: int | None, device: str) -> "Machine":
         there, gpus = cores or usable_cores(), visible_gpus(device)
+        most = max(64, 4 * (os.cpu_count() or 1))
+        if threads is not None and threads > most:
+            raise UsageError(f"--threads: {threads}: this machine has {os.cpu_count()} cores, give at most {most}")
         if jobs is None:
             by_memory = max(1, int(total_memory() // MEMORY_A_RUN))
             jobs = len(gpus) or max(1, min(there // (threads or 1), by_memory))
@@ -162,19 +174,19 @@ def only_failed(plan: Plan) -> Plan:
     return replace(plan, steps=[step for step in plan.steps if step.name in wanted])
 
 
-def carried_out(plan: Plan, machine: Machine, *, fail_fast: bool, display: SweepDisplay, stop: Stop) -> Status:
-    """The plan carried out on this machine; what failed or was stopped is raised, after all else was done."""
+def carried_out(plan: Plan, machine: Machine, *, fail_fast: bool, display: SweepDisplay, stop: Stop) -> Pool:
+    """The plan carried out on this machine, as far as it went."""
     for step in plan.steps:  # what went wrong before says nothing about this time
         note_path(plan.folder, step.name).unlink(missing_ok=True)
-    pool = Pool(plan.steps, plan.folder, Slots(machine.shares.cores, machine.jobs, machine.gpus), display, stop)
-    pool.fail_fast = fail_fast
+    cores = max(machine.shares.cores, machine.jobs * machine.shares.threads)
+    pool = Pool(plan.steps, plan.folder, Slots(cores, machine.jobs, machine.gpus), display, stop, fail_fast)
     pool.carry_out()
-    status = read_status(plan.folder)
-    raise_for(pool, plan)
-    return status
+    return pool
 
 
-def records_of(name: str, wanted: list[Wanted], out: Path, jobs: int, display: SweepDisplay) -> list[RunRecord]:
+def records_of(
+    name: str, wanted: list[Wanted], out: Path, jobs: int, display: SweepDisplay, stop: Stop
+) -> list[RunRecord]:
     """The records of these runs, in their order; what is not done yet is made here, on the CPU, one thread each.
 
     A run that diverged has a record, which says so.
@@ -182,22 +194,30 @@ def records_of(name: str, wanted: list[Wanted], out: Path, jobs: int, display: S
     machine = Machine(jobs, Shares(1, jobs, "cpu"), [])
     plan = make_plan(name, wanted, out, machine.shares)
     plan.write()
-    pool = Pool(plan.steps, plan.folder, Slots(jobs, jobs), display, Stop())
-    pool.carry_out()
-    failed = [note for note in pool.failed if note.code != DivergedError.code]
-    if failed:
-        raise PartlyFailedError(f"{len(failed)} runs failed, the first was {failed[0].step}: {failed[0].reason}")
+    pool = carried_out(plan, machine, fail_fast=False, display=display, stop=stop)
+    raise_for(pool, plan)
     return [read_record(path if path.exists() else published_twin(path)) for path in plan.records]
 
 
 def raise_for(pool: Pool, plan: Plan) -> None:
+    """What was stopped or failed, in one sentence; nothing if all has come to its end."""
     if pool.last_signal is not None and (pool.waiting or any(note.code for note in pool.notes.values())):
         raise InterruptedRunError(pool.last_signal, "finished runs and the state of the others are kept")
     if pool.failed:
         first = pool.failed[0]
         raise PartlyFailedError(
             f"{len(pool.failed)} of {len(plan.steps)} steps failed, the first was {first.step}: {first.reason} "
-            f"(logs: {plan.folder / 'logs'}); the same command tries them again"
+            f"(logs: {plan.folder / LOGS}); the same command tries them again"
+        )
+
+
+def raise_for_diverged(pool: Pool, plan: Plan) -> None:
+    """Runs that diverged, now or before, are not done, whatever else is."""
+    diverged = plan.diverged + len(pool.diverged)
+    if diverged:
+        raise PartlyFailedError(
+            f"{diverged} of {plan.runs} runs diverged and are recorded so, all others are done; the same seed gives "
+            "the same end, so they are not tried again"
         )
 
 
@@ -241,8 +261,9 @@ def carry(plan: Path, steps: list[Step], known: dict[str, Step], stop: Stop, say
     """Steps one after the other, in processes of their own; the exit code of the first that failed."""
     folder, worst = sweep_of(plan), 0
     for step in steps:
-        if state_of_proof(step) == "done":
-            say(f"{step.name} is done")
+        state = believed_state(step)
+        if state in ("done", "diverged"):
+            say(f"{step.name} is {state}")
             continue
         note = carried(step, folder, known, stop)
         say(f"{step.name}: exit code {note.code}: {note.said}")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from benchmark.errors import DivergedError
 from benchmark.sweep.steps import Note, last_line, log_path
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class SweepDisplay:
 
     def ended(self, pool: "Pool", note: Note) -> None:
         """A line for every step that has ended."""
-        state = "failed" if note.failed else "stopped" if note.code else "done"
+        diverged = note.code == DivergedError.code
+        state = "diverged" if diverged else "failed" if note.failed else "stopped" if note.code else "done"
         told = note.reason if note.failed else figure_of(pool, note) if not note.code else "its state is kept"
         done = len(pool.notes)
         self.say(f"[{done}/{len(pool.steps)}] {state} {note.step}, {duration(note.seconds)}: {told}")

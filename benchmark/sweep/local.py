@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmark.errors import LockedError
+from benchmark.errors import DivergedError, LockedError
 from benchmark.files import is_held
 from benchmark.progress import Stop
 from benchmark.sweep.display import SweepDisplay
-from benchmark.sweep.plan import Step, state_of_proof
+from benchmark.sweep.plan import Step, believed_state
 from benchmark.sweep.steps import Note, Running, blocked_by, blocked_note, start, write_note
 
 PAUSE = 0.1
@@ -31,7 +31,7 @@ class Slots:
 
     def room_for(self, step: Step) -> bool:
         used = sum(cores for cores, _ in self.busy.values())
-        if len(self.busy) >= self.jobs or (self.gpus and step.kind != "fetch" and not self.free_gpus()):
+        if len(self.busy) >= self.jobs or (self.gpus and not self.free_gpus()):
             return False
         return not self.busy or used + step.cores <= self.cores
 
@@ -79,17 +79,27 @@ class Pool:
     last_signal: int | None = None
     asked: int = 0
     """How often somebody asked to stop: after the first time nothing is begun, after the second nothing goes on."""
+    gave_up: bool = False
+    """Nothing more is begun, because a step failed and that was to be the end."""
 
     def carry_out(self) -> None:
         self.waiting = {step.name: step for step in self.steps}
-        with self.display:
-            while self.running or (self.waiting and not self.asked):
-                self.obey()
-                self.collect()
-                self.begin()
-                self.display.show(self)
-                time.sleep(PAUSE)
-            self.display.show(self)
+        try:
+            with self.display:
+                while self.running or (self.waiting and not self.is_ending):
+                    self.obey()
+                    self.collect()
+                    self.begin()
+                    self.display.show(self)
+                    time.sleep(PAUSE)
+        finally:  # whatever ends us, nothing goes on unseen
+            self.signal_all(signal.SIGTERM)
+            for running in self.running.values():
+                running.process.wait()
+
+    @property
+    def is_ending(self) -> bool:
+        return bool(self.asked) or self.gave_up
 
     def obey(self) -> None:
         """A first Ctrl-C lets what runs come to its end; a second, or another signal, ends it with its state kept."""
@@ -97,7 +107,7 @@ class Pool:
             return
         number, self.stop.signal = self.stop.signal, None
         self.last_signal = number
-        self.asked += 1 if number == signal.SIGINT else 2
+        self.asked = self.asked + 1 if number == signal.SIGINT else max(2, self.asked)
         if self.asked == 1:
             self.display.say("stopping: what runs comes to its end, nothing more is begun; Ctrl-C again ends it now")
         else:
@@ -118,6 +128,8 @@ class Pool:
             self.slots.give_back(running.step)
             if note.code == LockedError.code:
                 self.waiting[name] = running.step
+                if name not in self.later:
+                    self.display.say(f"waiting: another process is at {name}")
                 self.later[name] = time.monotonic() + ELSEWHERE
                 continue
             self.conclude(note)
@@ -125,13 +137,13 @@ class Pool:
     def conclude(self, note: Note) -> None:
         self.notes[note.step] = note
         self.display.ended(self, note)
-        if note.failed and self.fail_fast and not self.asked:
-            self.asked = 1
+        if note.failed and self.fail_fast and not self.is_ending:
+            self.gave_up = True
             self.display.say("stopping: a step failed (--fail-fast); what runs comes to its end")
 
     def begin(self) -> None:
         """Start what is ready, in order. What does not fit is waited for, so that large steps get their turn."""
-        if self.asked:
+        if self.is_ending:
             return
         known = {step.name: step for step in self.steps}
         for name, step in [*self.waiting.items()]:
@@ -149,21 +161,26 @@ class Pool:
             if not self.slots.room_for(step):
                 return
             del self.waiting[name]
+            if believed_state(step) == "done":
+                self.conclude(Note(step.name, 0, "done by another process", 0.0, ""))
+                continue
             self.running[name] = start(step, self.folder, self.slots.take(step))
 
     def is_free(self, step: Step) -> bool:
-        """Whether another process that was at a step is no longer; what it has done is not done again."""
+        """Whether another process that was at a step is no longer."""
         if self.later[step.name] > time.monotonic():
             return False
         if step.lock and is_held(Path(step.lock)):
             self.later[step.name] = time.monotonic() + ELSEWHERE
             return False
-        if state_of_proof(step) != "done":
-            return True
-        del self.waiting[step.name]
-        self.conclude(Note(step.name, 0, "done by another process", 0.0, ""))
-        return False
+        return True
 
     @property
     def failed(self) -> list[Note]:
-        return [note for note in self.notes.values() if note.failed]
+        """Steps that failed; a run that diverged has a record, and is none of them."""
+        return [note for note in self.notes.values() if note.failed and note not in self.diverged]
+
+    @property
+    def diverged(self) -> list[Note]:
+        runs = {step.name for step in self.steps if step.kind == "run"}
+        return [note for note in self.notes.values() if note.code == DivergedError.code and note.step in runs]

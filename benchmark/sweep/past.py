@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from benchmark.intact import digest_of
-from benchmark.record import OWN, PUBLISHED, Question
+from benchmark.record import OWN, PUBLISHED, Provenance, Question
 
 HEAD = 400
 STATUS = re.compile(rb'^"status": "(done|partial|diverged)",$', re.MULTILINE)
@@ -56,8 +56,8 @@ class Past:
                     continue
                 for key in keys_of(told["question"]):
                     past.runs.setdefault(key, []).append(told["provenance"])
-                made = told["provenance"].get("trunk_images", 0)
-                if made and told["provenance"].get("bank_seconds"):
+                made = told["provenance"]["trunk_images"]
+                if made and told["provenance"]["bank_seconds"]:
                     name = told["question"]["backbone"]["name"]
                     past.images.setdefault(name, []).append(told["provenance"]["bank_seconds"] / made)
         return past
@@ -77,11 +77,11 @@ class Past:
 
 
 def took(runs: list[dict[str, Any]]) -> Took:
-    sessions = [run["session_seconds"][0] for run in runs if run.get("session_seconds")]
-    memory = [run["own_memory_mb"] for run in runs if run.get("own_memory_mb")]
+    sessions = [run["session_seconds"][0] for run in runs if run["session_seconds"]]
+    memory = [run["own_memory_mb"] for run in runs if run["own_memory_mb"]]
     # what the system maps for it, and room for what differs from run to run
     most = int(1.5 * max(memory)) + 1000 if memory else None
-    return Took(mean(run.get("seconds", 0.0) for run in runs), mean(sessions) if sessions else None, most)
+    return Took(mean(run["seconds"] for run in runs), mean(sessions) if sessions else None, most)
 
 
 def keys_of(question: dict[str, Any]) -> tuple[str, str]:
@@ -103,6 +103,6 @@ def lines_of(record: Path) -> dict[str, Any] | None:
                 if line.startswith(f'"{key}": '):
                     told[key] = json.loads(line.removeprefix(f'"{key}": ').rstrip(","))
         keys_of(told["question"])
-        return told if isinstance(told["provenance"], dict) else None
+        return told | {"provenance": Provenance.model_validate(told["provenance"]).model_dump()}
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from pydantic import TypeAdapter
+
 from benchmark.data import data_folder
 from benchmark.errors import MissingError, UsageError
 from benchmark.files import atomic_write, cache_folder, make_folder
@@ -56,6 +58,8 @@ class Step:
     """The file that is there when the step is done; of a run, its record, which must also say so."""
     lock: str = ""
     """The file that is locked while somebody is at it."""
+    folder: str = ""
+    """Where the command is to be typed: its paths are seen from there."""
     cores: int = 1
     memory_mb: int = 1000
     seconds: float | None = None
@@ -68,6 +72,10 @@ class Step:
     def words(self) -> list[str]:
         """What follows `bench`."""
         return shlex.split(self.command)[1:]
+
+
+LINES = TypeAdapter(Step)
+"""Reads a line of a plan, and refuses what is none."""
 
 
 @dataclass(frozen=True)
@@ -136,16 +144,14 @@ def write_steps(path: Path, steps: list[Step]) -> Path:
 def read_plan(path: Path) -> list[Step]:
     """The steps of a plan; whatever is wrong with it becomes one sentence."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        steps = []
-        for line in lines:
-            told = json.loads(line)
-            steps.append(Step(**told | {"needs": tuple(told["needs"])}))
+        steps = [LINES.validate_json(line) for line in path.read_bytes().splitlines()]
+        odd = any(step.kind == "run" and Path(step.proof).parts[-4:-3] != (OWN,) for step in steps)
+        commands = [shlex.split(step.command)[:1] for step in steps]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, TypeError, KeyError):
+    except ValueError:
         raise UsageError(f"{path} is not a plan: write it anew with `bench sweep`") from None
-    if any(step.kind not in KINDS or not step.command.startswith("bench ") for step in steps):
+    if odd or any(words != ["bench"] for words in commands):
         raise UsageError(f"{path} is not a plan: it holds something else than bench commands")
     return steps
 
@@ -159,9 +165,9 @@ def state_of_proof(step: Step) -> str:
 
 
 def believed_state(step: Step) -> str:
-    """The same of a run, its record read whole: a damaged one is made again."""
+    """The same, the record of a run read whole: a damaged one is made again."""
     state = state_of_proof(step)
-    if state != "done":
+    if state != "done" or step.kind != "run":
         return state
     own = Path(step.proof)
     try:
@@ -208,7 +214,8 @@ class Expected(Lookups):
             return DataIdentity(digest=spec.pixels or UNKNOWN, train=(a, b), test=(c, d))
 
     def note(self, name: str, path: Path, command: str) -> None:
-        self.fetches[name] = Step(f"fetch/{name}", "fetch", command, proof=str(path), memory_mb=MEMORY_MB["fetch"])
+        step = Step(f"fetch/{name}", "fetch", command, proof=str(path.resolve()), folder=str(Path.cwd()))
+        self.fetches[name] = replace(step, memory_mb=MEMORY_MB["fetch"])
 
 
 @dataclass
@@ -229,15 +236,17 @@ class Planner:
         question = request.question
         record, work = record_path(self.out, question), self.out / "work" / question.key
         # a run that was begun goes on with the threads it was begun with
-        threads = threads_begun(work / "state.safetensors") or self.shares.threads
+        begun = (threads_begun(work / f"{name}.safetensors") for name in ("state", "state-before"))
+        threads = next((count for count in begun if count), self.shares.threads)
         took = self.past.of(question)
         step = Step(
             name=f"{question.protocol['name']}/{question.method}/seed{question.seed}-{question.key[:8]}",
             kind="run",
             command=f"bench run {words_of(wanted, wanted.settings, method=wanted.method, params=wanted.params)} "
             f"--threads {threads} {self.place()}",
-            proof=str(record),
-            lock=str(work / "lock"),
+            proof=str(record.resolve()),
+            lock=str(work.resolve() / "lock"),
+            folder=str(Path.cwd()),
             cores=threads,
             memory_mb=took.memory_mb or MEMORY_MB["run"],
             seconds=took.seconds,
@@ -268,7 +277,8 @@ class Planner:
         command = f"bench bank {options} --threads {self.shares.cores}{device}"
         views = request.question.views
         name = f"bank/{request.protocol.name}-views{views}"
-        step = Step(name, "bank", command, cores=self.shares.cores, memory_mb=MEMORY_MB["bank"])
+        cores, memory = self.shares.cores, MEMORY_MB["bank"]
+        step = Step(name, "bank", command, folder=str(Path.cwd()), cores=cores, memory_mb=memory)
         needed = (request.backbone.name, request.protocol.data.name)
         fetches = tuple(self.lookups.fetches[name].name for name in needed if name in self.lookups.fetches)
         if fetches:  # how large it gets, only the images tell
@@ -278,7 +288,7 @@ class Planner:
 
         bank: Bank = bank_of(request)
         pieces = wanted_pieces(bank, views)
-        proof = complete_file(bank.folder, pieces)
+        proof = complete_file(bank.folder.resolve(), pieces)
         missing = bank.missing(pieces)
         if proof.exists() and not missing:
             return None
@@ -296,20 +306,35 @@ class Planner:
         folder = base_folder(request, device, threads, cache_folder())
         name = f"base/{request.protocol.name}-seed{wanted.seed}-{folder.name[:8]}"
         if name not in self.bases:
-            changed = {k: v for k, v in request.changed.items() if k.startswith(("budget.", "shared."))}
-            words = words_of(wanted, changed, run=False, seed=wanted.seed, budget=wanted.budget)
+            words = words_of(wanted, beside_method(wanted, request), run=False, seed=wanted.seed, budget=wanted.budget)
             self.bases[name] = Step(
                 name,
                 "base",
                 f"bench base {words} --threads {threads}"
                 + ("" if self.shares.device == "auto" else f" --device {shlex.quote(self.shares.device)}"),
-                proof=str(folder / DONE),
-                lock=str(folder / "lock"),
+                proof=str(folder.resolve() / DONE),
+                lock=str(folder.resolve() / "lock"),
+                folder=str(Path.cwd()),
                 cores=threads,
                 memory_mb=MEMORY_MB["base"],
                 seconds=self.past.of(request.question).base_seconds,
             )
         return self.bases[name]
+
+
+def beside_method(wanted: Wanted, request: Request) -> dict[str, Any]:
+    """What was set of the budget and the shared constants, beside what the command names."""
+    protocol = request.protocol
+    pairs = {
+        "budget": (request.budget, protocol.budgets[wanted.budget]),
+        "shared": (request.shared, protocol.shared),
+    }
+    return {
+        f"{part}.{key}": value
+        for part, (now, plain) in pairs.items()
+        for key, value in now.model_dump(mode="json").items()
+        if value != plain.model_dump(mode="json")[key]
+    }
 
 
 def words_of(wanted: Wanted, settings: Mapping[str, Any], *, run: bool = True, **more: Any) -> str:

@@ -5,6 +5,7 @@ looks for itself at what it needs. A job whose time is almost up saves its state
 Slurm does so with the jobs of a node that is lost.
 """
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ MOST_TASKS = 1000
 """Of an array: what clusters allow unless somebody raised it."""
 WARNING_SECONDS = 120
 """Before its time is up, a job is told."""
+PASSED_ON = ("CNCD_CACHE", "CNCD_DATA", "CNCD_OFFLINE", "PYTHONPATH")
+"""Variables that decide where things lie: jobs have them even where Slurm hands no environment on."""
 LEAST_MINUTES, MOST_MINUTES = 15, 24 * 60
 
 
@@ -70,6 +73,11 @@ def minutes_for(steps: list[Step], cluster: Cluster) -> int:
     return max(LEAST_MINUTES, int(3 * longest / 60) + LEAST_MINUTES)
 
 
+def quoted_pattern(path: Path) -> str:
+    """A path for a line of sbatch, which expands % and divides at spaces."""
+    return shlex.quote(str(path).replace("%", "%%"))
+
+
 def script(plan: Plan, plan_file: Path, kind: Kind, number: int, steps: list[Step], cluster: Cluster) -> Script:
     """An array: task k carries out the steps from k * runs_per_job on."""
     per_job = cluster.runs_per_job if kind in ("base", "run") else 1
@@ -87,9 +95,10 @@ def script(plan: Plan, plan_file: Path, kind: Kind, number: int, steps: list[Ste
         f"#SBATCH --signal=B:USR1@{WARNING_SECONDS}",
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
-        f"#SBATCH --output={plan.folder.resolve() / LOGS}/slurm-%A_%a.out",
+        f"#SBATCH --output={quoted_pattern(plan.folder.resolve() / LOGS)}/slurm-%A_%a.out",
         *(f"#SBATCH {option}" for option in cluster.options),
         "",
+        *(f"export {name}={shlex.quote(value)}" for name in PASSED_ON if (value := os.environ.get(name))),
         f"cd {shlex.quote(str(Path.cwd()))}",
         f"exec {shlex.join(bench())} step {shlex.quote(str(plan_file.resolve()))} --kind {kind} "
         f'--task "$SLURM_ARRAY_TASK_ID" --per-task {per_job} --skip {number * MOST_TASKS * per_job}',
@@ -130,12 +139,15 @@ def submit(submission: Submission) -> dict[str, str]:
         done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own script
         if done.returncode:
             said = " ".join(done.stderr.split())
-            gone = f"; scancel {' '.join(submission.jobs.values())}" if submission.jobs else ""
+            gone = (
+                f"; cancel what was submitted: scancel {' '.join(submission.jobs.values())}" if submission.jobs else ""
+            )
             raise UsageError(f"sbatch refused {made.name}: {said}{gone}")
         job = done.stdout.strip().partition(";")[0]
         submission.jobs[made.name] = job
         current.append(job)
-    atomic_write(submission.folder / "jobs.txt", "".join(f"{job}\n" for job in submission.jobs.values()).encode())
+        known = "".join(f"{each}\n" for each in submission.jobs.values())
+        atomic_write(submission.folder / "jobs.txt", known.encode())
     return submission.jobs
 
 
@@ -144,11 +156,9 @@ def queued(folder: Path) -> list[str]:
     known = [job for file in folder.glob("slurm-*/jobs.txt") for job in file.read_text(encoding="utf-8").split()]
     if not known or shutil.which("squeue") is None:
         return []
-    done = subprocess.run(  # noqa: S603 - numbers that sbatch gave us
-        ["squeue", "--noheader", "--format=%i %T", f"--jobs={','.join(known)}"],  # noqa: S607 - the cluster's own
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    words = ["squeue", "--noheader", "--format=%i %T", f"--jobs={','.join(known)}"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return []
     return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []

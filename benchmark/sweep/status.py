@@ -50,11 +50,6 @@ class Status:
     def failed(self) -> list[State]:
         return [each for each in self.states if each.state == "failed"]
 
-    @property
-    def complete(self) -> bool:
-        """Whether all runs are done: what only helped them may be gone."""
-        return all(each.state == "done" for each in self.states if each.step.kind == "run")
-
     def text(self) -> str:
         counted = Counter((each.step.kind, each.state) for each in self.states)
         kinds = [kind for kind in KINDS if any(each.step.kind == kind for each in self.states)]

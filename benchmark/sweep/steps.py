@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from pydantic import TypeAdapter
+
 from benchmark import provenance
-from benchmark.errors import InterruptedRunError, LockedError, PartlyFailedError
+from benchmark.errors import DivergedError, InterruptedRunError, LockedError, PartlyFailedError
 from benchmark.files import atomic_write, make_folder
 from benchmark.sweep.plan import Step, state_of_proof
 
@@ -44,7 +46,13 @@ class Note:
     @property
     def reason(self) -> str:
         """Why it failed."""
-        return f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else self.said.removeprefix("bench: ")
+        if self.code >= 0:
+            return self.said.removeprefix("bench: ")
+        known = {-each: each.name for each in signal.Signals}
+        return f"killed by {known.get(self.code, f'signal {-self.code}')}"
+
+
+NOTE = TypeAdapter(Note)
 
 
 def file_name(step: str) -> str:
@@ -61,8 +69,8 @@ def note_path(folder: Path, step: str) -> Path:
 
 def read_note(folder: Path, step: str) -> Note | None:
     try:
-        return Note(**json.loads(note_path(folder, step).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return NOTE.validate_json(note_path(folder, step).read_bytes())
+    except (OSError, ValueError):
         return None
 
 
@@ -106,7 +114,10 @@ class Running:
             return None
         self.log.close()
         seconds = round(time.monotonic() - self.began, 1)
-        note = Note(self.step.name, code, last_line(log_path(self.folder, self.step.name)), seconds, provenance.now())
+        said = last_line(log_path(self.folder, self.step.name))
+        if code == 0 and self.step.kind == "run" and state_of_proof(self.step) != "done":
+            code, said = 1, f"it ended without leaving {self.step.proof}: was a file that it uses changed meanwhile?"
+        note = Note(self.step.name, code, said, seconds, provenance.now())
         write_note(self.folder, note)
         return note
 
@@ -126,21 +137,20 @@ def start(step: Step, folder: Path, environment: dict[str, str]) -> Running:
         stderr=subprocess.STDOUT,
         env=os.environ | threads | environment | {DIES_WITH: str(os.getpid())},
         start_new_session=True,
+        cwd=step.folder or None,
     )
     return Running(step, process, time.monotonic(), folder, log)
 
 
 def blocked_by(step: Step, folder: Path, steps: dict[str, Step]) -> str | None:
-    """The step that this one needs and that failed; what was killed or interrupted, this one does itself."""
+    """The step that this one needs and that failed.
+
+    What was killed or interrupted, this one does itself; what diverged, it meets itself, and records it.
+    """
     for need in step.needs:
         note = read_note(folder, need)
-        if (
-            need in steps
-            and state_of_proof(steps[need]) != "done"
-            and note is not None
-            and note.failed
-            and note.code > 0
-        ):
+        hopeless = note is not None and note.failed and note.code > 0 and note.code != DivergedError.code
+        if hopeless and need in steps and state_of_proof(steps[need]) != "done":
             return need
     return None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -36,7 +36,9 @@ class Block(Spec):
     seeds: tuple[int, ...] = Field(min_length=1, description="numbers, or text such as 0-2")
     params: tuple[str, ...] = Field((), description="parameter sets by name or file; none: the defaults")
     settings: tuple[dict[str, Any], ...] = Field(({},), min_length=1, description="what --set would take, run by run")
-    grid: dict[str, tuple[Any, ...]] = Field({}, description="values of a setting: all combinations are run")
+    grid: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = Field(
+        {}, description="values of a setting: all combinations are run"
+    )
     labels: tuple[str, ...] = Field((), description="names of the rows, one for each of settings, for pages")
     budget: str = "paper"
     backbone: str | None = None
@@ -51,7 +53,9 @@ class Block(Spec):
     @classmethod
     def _ranges(cls, value: Any) -> Any:
         try:
-            return seeds_of(value) if isinstance(value, str) else [value] if isinstance(value, int) else value
+            if isinstance(value, int) and not isinstance(value, bool):
+                return [value]
+            return seeds_of(value) if isinstance(value, str) else value
         except UsageError as error:
             raise ValueError(str(error)) from None
 
@@ -122,11 +126,27 @@ def several(setting: str) -> tuple[str, list[Any]]:
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set: '{setting}': write key=value or key=value,value, for example --set omega=0,1,2")
-    parts = re.findall(r"""(?:\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+""", text)
+    parts = divided(text)
+    if len(parts) > 1 and not all(part.strip() for part in parts):
+        raise UsageError(f"--set: '{setting[:60]}': there is no value between two commas")
     try:
-        return key.strip(), [parsed_yaml(part) for part in parts] or [None]
+        return key.strip(), [parsed_yaml(part) for part in parts]
     except UNREADABLE:
         raise UsageError(f"--set: '{setting[:60]}': a value cannot be read") from None
+
+
+def divided(text: str) -> list[str]:
+    """Text between commas that are not inside brackets, braces or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote or letter in "\"'":
+            quote = "" if letter == quote else quote or letter
+        depth += 0 if quote else (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def combinations(block: Block) -> Iterator[dict[str, Any]]:
