@@ -2,7 +2,7 @@
 
 Each `*.patch` is applied to a copy of the project; then its tests run, those it names first, up to the first failure,
 and `bench check`. A fault that leaves both green ends with exit code 1: it would have gone unnoticed. `--write` puts
-the table into docs/testing.md.
+the table into docs/testing.md. With names of patches, only those are planted, and the other rows of the table stay.
 """
 
 import os
@@ -91,14 +91,27 @@ def control() -> None:
         sys.exit(f"without any fault: {red}")
 
 
+def rows_of_page() -> list[list[str]]:
+    """The table as it is; faults that are no longer planted are left out."""
+    lines = PAGE.read_text().split(MARK)[1].strip().splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if (HERE / f"{row[0].strip('`')}.patch").exists()]
+
+
 def main() -> None:
     if "--no-control" not in sys.argv:
         control()
+    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
     rows = []
     for patch in sorted(HERE.glob("*.patch")):
+        if wanted and patch.stem not in wanted:
+            continue
         rows.append([f"`{patch.stem}`", *plant(patch)])
         print(" | ".join(rows[-1]), flush=True)
     shown = [[name, said, f"`{test}`" if test else "green", check or "green"] for name, said, test, check in rows]
+    if wanted:
+        new = {row[0] for row in shown}
+        shown = sorted([*shown, *(row for row in rows_of_page() if row[0] not in new)])
     headers = ["patch", "fault", "first test that fails", "`bench check`"]
     table = tabulate(shown, headers=headers, tablefmt="pipe", disable_numparse=True)
     if "--write" in sys.argv:
