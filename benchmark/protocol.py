@@ -406,9 +406,10 @@ def _keys_at(model: type[BaseModel], places: list[str]) -> Iterator[str]:
     yield from current.model_fields
 
 
-def protocol_names() -> list[str]:
+@cache
+def protocol_names() -> tuple[str, ...]:
     names = {entry.name for entry in files("protocols").iterdir()}
-    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and "-t" in name)
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml") and "-t" in name))
 
 
 @cache

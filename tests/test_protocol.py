@@ -24,7 +24,7 @@ PAPER = {
 
 
 def test_the_eight_protocols():
-    assert protocol_names() == sorted(PAPER)
+    assert [*protocol_names()] == sorted(PAPER)
     for name, (classes, sizes) in PAPER.items():
         protocol = load_protocol(name)
         assert load_datasets()[protocol.dataset].classes == classes

@@ -231,10 +231,13 @@ class Planner:
     bytes: int = 0
     known_banks: dict[str, Step | None] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.root, self.cache, self.folder = self.out.resolve(), cache_folder().resolve(), str(Path.cwd())
+
     def run(self, wanted: Wanted) -> tuple[Request, Step]:
         request = ask(**vars(wanted), lookups=self.lookups)
         question = request.question
-        record, work = record_path(self.out, question), self.out / "work" / question.key
+        record, work = record_path(self.root, question), self.root / "work" / question.key
         # a run that was begun goes on with the threads it was begun with
         begun = (threads_begun(work / f"{name}.safetensors") for name in ("state", "state-before"))
         threads = next((count for count in begun if count), self.shares.threads)
@@ -244,9 +247,9 @@ class Planner:
             kind="run",
             command=f"bench run {words_of(wanted, wanted.settings, method=wanted.method, params=wanted.params)} "
             f"--threads {threads} {self.place()}",
-            proof=str(record.resolve()),
-            lock=str(work.resolve() / "lock"),
-            folder=str(Path.cwd()),
+            proof=str(record),
+            lock=str(work / "lock"),
+            folder=self.folder,
             cores=threads,
             memory_mb=took.memory_mb or MEMORY_MB["run"],
             seconds=took.seconds,
@@ -278,7 +281,7 @@ class Planner:
         views = request.question.views
         name = f"bank/{request.protocol.name}-views{views}"
         cores, memory = self.shares.cores, MEMORY_MB["bank"]
-        step = Step(name, "bank", command, folder=str(Path.cwd()), cores=cores, memory_mb=memory)
+        step = Step(name, "bank", command, folder=self.folder, cores=cores, memory_mb=memory)
         needed = (request.backbone.name, request.protocol.data.name)
         fetches = tuple(self.lookups.fetches[name].name for name in needed if name in self.lookups.fetches)
         if fetches:  # how large it gets, only the images tell
@@ -303,7 +306,7 @@ class Planner:
         from benchmark.base_session import DONE, base_folder  # noqa: PLC0415 - imports torch
 
         device = device_type(self.shares.device)
-        folder = base_folder(request, device, threads, cache_folder())
+        folder = base_folder(request, device, threads, self.cache)
         name = f"base/{request.protocol.name}-seed{wanted.seed}-{folder.name[:8]}"
         if name not in self.bases:
             words = words_of(wanted, beside_method(wanted, request), run=False, seed=wanted.seed, budget=wanted.budget)
@@ -312,9 +315,9 @@ class Planner:
                 "base",
                 f"bench base {words} --threads {threads}"
                 + ("" if self.shares.device == "auto" else f" --device {shlex.quote(self.shares.device)}"),
-                proof=str(folder.resolve() / DONE),
-                lock=str(folder.resolve() / "lock"),
-                folder=str(Path.cwd()),
+                proof=str(folder / DONE),
+                lock=str(folder / "lock"),
+                folder=self.folder,
                 cores=threads,
                 memory_mb=MEMORY_MB["base"],
                 seconds=self.past.of(request.question).base_seconds,
