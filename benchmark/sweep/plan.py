@@ -228,11 +228,13 @@ class Planner:
     lookups: Expected = field(default_factory=Expected)
     banks: dict[str, Step] = field(default_factory=dict)
     bases: dict[str, Step] = field(default_factory=dict)
-    bytes: int = 0
+    bytes: dict[str, int] = field(default_factory=dict)
+    """That a bank will still take on disk, by the name of its step."""
     known_banks: dict[str, Step | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.root, self.cache, self.folder = self.out.resolve(), cache_folder().resolve(), str(Path.cwd())
+        self.device = "" if self.shares.device == "auto" else f" --device {shlex.quote(self.shares.device)}"
 
     def run(self, wanted: Wanted) -> tuple[Request, Step]:
         request = ask(**vars(wanted), lookups=self.lookups)
@@ -246,7 +248,7 @@ class Planner:
             name=f"{question.protocol['name']}/{question.method}/seed{question.seed}-{question.key[:8]}",
             kind="run",
             command=f"bench run {words_of(wanted, wanted.settings, method=wanted.method, params=wanted.params)} "
-            f"--threads {threads} {self.place()}",
+            f"--threads {threads}{self.device} --out {shlex.quote(str(self.out))}",
             proof=str(record),
             lock=str(work / "lock"),
             folder=self.folder,
@@ -255,10 +257,6 @@ class Planner:
             seconds=took.seconds,
         )
         return request, step
-
-    def place(self) -> str:
-        device = "" if self.shares.device == "auto" else f"--device {shlex.quote(self.shares.device)} "
-        return f"{device}--out {shlex.quote(str(self.out))}"
 
     def bank(self, wanted: Wanted, request: Request) -> Step | None:
         """The step that makes the tokens of a run; none if they are there, or kept in memory."""
@@ -276,14 +274,12 @@ class Planner:
         return step
 
     def _new_bank(self, request: Request, options: str) -> Step | None:
-        device = "" if self.shares.device == "auto" else f" --device {shlex.quote(self.shares.device)}"
-        command = f"bench bank {options} --threads {self.shares.cores}{device}"
+        command = f"bench bank {options} --threads {self.shares.cores}{self.device}"
         views = request.question.views
         name = f"bank/{request.protocol.name}-views{views}"
         cores, memory = self.shares.cores, MEMORY_MB["bank"]
         step = Step(name, "bank", command, folder=self.folder, cores=cores, memory_mb=memory)
-        needed = (request.backbone.name, request.protocol.data.name)
-        fetches = tuple(self.lookups.fetches[name].name for name in needed if name in self.lookups.fetches)
+        fetches = self.fetches(request)
         if fetches:  # how large it gets, only the images tell
             return replace(step, needs=fetches)
         from benchmark.bank import FOOTER, HEADER, complete_file, wanted_pieces  # noqa: PLC0415 - imports torch
@@ -296,10 +292,15 @@ class Planner:
         if proof.exists() and not missing:
             return None
         proof.unlink(missing_ok=True)  # it says what is no longer true
-        self.bytes += sum(HEADER + bank.payload(piece) + FOOTER for piece in missing)
-        images = sum(map(bank.images, missing))
-        seconds = images * self.past.seconds_an_image(request.backbone.name)
-        return replace(step, name=f"bank/{bank.folder.name}-views{views}", proof=str(proof), seconds=seconds or None)
+        name = f"bank/{bank.folder.name}-views{views}"
+        self.bytes[name] = sum(HEADER + bank.payload(piece) + FOOTER for piece in missing)
+        seconds = sum(map(bank.images, missing)) * self.past.seconds_an_image(request.backbone.name)
+        return replace(step, name=name, proof=str(proof), seconds=seconds or None)
+
+    def fetches(self, request: Request) -> tuple[str, ...]:
+        """Steps that bring what a run needs and is not here."""
+        known = self.lookups.fetches
+        return tuple(known[n].name for n in (request.backbone.name, request.protocol.data.name) if n in known)
 
     def base(self, wanted: Wanted, request: Request, threads: int) -> Step:
         """The step that trains the base session of a run."""
@@ -313,8 +314,7 @@ class Planner:
             self.bases[name] = Step(
                 name,
                 "base",
-                f"bench base {words} --threads {threads}"
-                + ("" if self.shares.device == "auto" else f" --device {shlex.quote(self.shares.device)}"),
+                f"bench base {words} --threads {threads}{self.device}",
                 proof=str(folder / DONE),
                 lock=str(folder / "lock"),
                 folder=self.folder,
@@ -384,31 +384,25 @@ def make_plan(name: str, wanted: Iterable[Wanted], out: Path, shares: Shares) ->
     pending = [each for each in asked.values() if states[each[2].name] not in ("done", "diverged")]
     bases = [planner.base(one, request, step.cores) for one, request, step in pending]
     shared = {name for name, count in Counter(base.name for base in bases).items() if count > 1}
-    runs, order = [], {}
+    trained: dict[str, Step] = {}
     for (one, request, step), base in zip(pending, bases, strict=True):
         bank = planner.bank(one, request)
-        names = (request.backbone.name, request.protocol.data.name)
-        fetches = tuple(planner.lookups.fetches[n].name for n in names if n in planner.lookups.fetches)
-        first = (*fetches, *([bank.name] if bank else []))
-        order[base.name] = first
-        runs.append(replace(step, needs=(*first, *([base.name] if base.name in shared else []))))
-    waiting = [
-        replace(base, needs=order[base.name])
-        for base in planner.bases.values()
-        if base.name in shared and not Path(base.proof).exists()
-    ]
-    steps = [*planner.lookups.fetches.values(), *planner.banks.values(), *waiting, *runs]
-    known = {step.name for step in steps}
+        first = (*planner.fetches(request), *([bank.name] if bank else []))
+        if base.name in shared and not Path(base.proof).exists():
+            trained.setdefault(base.name, replace(base, needs=first))  # before the first run that needs it
+            first = (*first, base.name)
+        trained[step.name] = replace(step, needs=first)
+    steps = [*planner.lookups.fetches.values(), *planner.banks.values(), *trained.values()]
     return Plan(
         name=name,
         out=out,
-        steps=[replace(step, needs=tuple(need for need in step.needs if need in known)) for step in steps],
+        steps=steps,
         finished=[step for _, _, step in asked.values() if states[step.name] in ("done", "diverged")],
         runs=len(asked),
         done=sum(state == "done" for state in states.values()),
         diverged=sum(state == "diverged" for state in states.values()),
         shared_base=len(shared),
-        bytes=planner.bytes,
+        bytes=sum(planner.bytes.values()),
         free=shutil.disk_usage(make_folder(cache_folder())).free,
         missing=[*planner.lookups.fetches],
         records=records,
