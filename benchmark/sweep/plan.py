@@ -374,31 +374,35 @@ def threads_begun(state: Path) -> int | None:
 def make_plan(name: str, wanted: Iterable[Wanted], out: Path, shares: Shares) -> Plan:
     """All steps that are not done yet, those that others need first."""
     planner = Planner(out, shares, Past.of_results(out))
-    asked: dict[str, tuple[Wanted, Request, Step]] = {}
-    records = []
+    states: dict[str, str] = {}
+    records, finished, pending = [], [], []
     for one in wanted:
         request, step = planner.run(one)
-        asked.setdefault(step.name, (one, request, step))
         records.append(Path(step.proof))
-    states = {step.name: believed_state(step) for _, _, step in asked.values()}
-    pending = [each for each in asked.values() if states[each[2].name] not in ("done", "diverged")]
-    bases = [planner.base(one, request, step.cores) for one, request, step in pending]
-    shared = {name for name, count in Counter(base.name for base in bases).items() if count > 1}
+        if step.name in states:  # asked for twice
+            continue
+        states[step.name] = believed_state(step)
+        if states[step.name] in ("done", "diverged"):
+            finished.append(step)
+        else:
+            bank = planner.bank(one, request)
+            first = (*planner.fetches(request), *([bank.name] if bank else []))
+            pending.append((planner.base(one, request, step.cores), replace(step, needs=first)))
+    shared = {name for name, count in Counter(base.name for base, _ in pending).items() if count > 1}
     trained: dict[str, Step] = {}
-    for (one, request, step), base in zip(pending, bases, strict=True):
-        bank = planner.bank(one, request)
-        first = (*planner.fetches(request), *([bank.name] if bank else []))
+    for base, step in pending:
+        needs = step.needs
         if base.name in shared and not Path(base.proof).exists():
-            trained.setdefault(base.name, replace(base, needs=first))  # before the first run that needs it
-            first = (*first, base.name)
-        trained[step.name] = replace(step, needs=first)
+            trained.setdefault(base.name, replace(base, needs=needs))  # before the first run that needs it
+            needs = (*needs, base.name)
+        trained[step.name] = replace(step, needs=needs)
     steps = [*planner.lookups.fetches.values(), *planner.banks.values(), *trained.values()]
     return Plan(
         name=name,
         out=out,
         steps=steps,
-        finished=[step for _, _, step in asked.values() if states[step.name] in ("done", "diverged")],
-        runs=len(asked),
+        finished=finished,
+        runs=len(states),
         done=sum(state == "done" for state in states.values()),
         diverged=sum(state == "diverged" for state in states.values()),
         shared_base=len(shared),
