@@ -231,6 +231,8 @@ class Planner:
     bytes: dict[str, int] = field(default_factory=dict)
     """That a bank will still take on disk, by the name of its step."""
     known_banks: dict[str, Step | None] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Tokens and width of a backbone's trunk, by name."""
 
     def __post_init__(self) -> None:
         self.root, self.cache, self.folder = self.out.resolve(), cache_folder().resolve(), str(Path.cwd())
@@ -275,12 +277,14 @@ class Planner:
 
     def _new_bank(self, request: Request, options: str) -> Step | None:
         command = f"bench bank {options} --threads {self.shares.cores}{self.device}"
-        views = request.question.views
-        name = f"bank/{request.protocol.name}-views{views}"
+        views, protocol = request.question.views, request.protocol
+        every = sum(map(len, protocol.classes)) == protocol.data.classes  # then protocols share it
+        name = f"bank/{protocol.data.name if every else protocol.name}-{request.backbone.name}-views{views}"
         cores, memory = self.shares.cores, MEMORY_MB["bank"]
         step = Step(name, "bank", command, folder=self.folder, cores=cores, memory_mb=memory)
         fetches = self.fetches(request)
-        if fetches:  # how large it gets, only the images tell
+        if fetches:
+            self.bytes[name] = self.expected_bytes(request)
             return replace(step, needs=fetches)
         from benchmark.bank import FOOTER, HEADER, complete_file, wanted_pieces  # noqa: PLC0415 - imports torch
         from benchmark.bank_command import bank_of  # noqa: PLC0415
@@ -296,6 +300,18 @@ class Planner:
         self.bytes[name] = sum(HEADER + bank.payload(piece) + FOOTER for piece in missing)
         seconds = sum(map(bank.images, missing)) * self.past.seconds_an_image(request.backbone.name)
         return replace(step, name=name, proof=str(proof), seconds=seconds or None)
+
+    def expected_bytes(self, request: Request) -> int:
+        """Of the tokens of a complete dataset that is not here yet."""
+        from benchmark import banks  # noqa: PLC0415 - imports torch
+        from benchmark.backbone import build_vit, split_vit  # noqa: PLC0415
+        from benchmark.bank import Shape  # noqa: PLC0415
+
+        spec = request.backbone
+        if spec.name not in self.shapes:
+            self.shapes[spec.name] = split_vit(build_vit(spec), spec)[0].shape
+        shape = Shape(*self.shapes[spec.name], request.shared.bank)
+        return banks.plan(request.protocol, spec, request.question.views, shape, self.cache, None).bytes
 
     def fetches(self, request: Request) -> tuple[str, ...]:
         """Steps that bring what a run needs and is not here."""
