@@ -23,7 +23,7 @@ import benchmark
 from benchmark import bank as bank_module
 from benchmark import intact
 from benchmark import setting as setting_module
-from benchmark.bank import CHUNK, HEADER, Bank, BankSource, Builder, PartFile, Piece, wanted_pieces
+from benchmark.bank import CHUNK, HEADER, Bank, BankSource, Builder, PartFile, Piece, complete_file, wanted_pieces
 from benchmark.banks import faults, prune
 from benchmark.errors import InterruptedRunError, ResourceError
 from benchmark.feed import Ahead, NovelFeed
@@ -103,7 +103,9 @@ def test_layout_says_nothing_about_classes(world, cache):
     names = sorted(str(path.relative_to(folder)) for path in folder.glob("**/*") if path.is_file())
     expected = [f"test-v0000/s{shard:04d}.tokens" for shard in range(TEST_FILES)]
     expected += [f"train-v{view:04d}/s{shard:04d}.tokens" for view in range(3) for shard in range(FILES_OF_A_VIEW)]
-    assert names == sorted([*expected, "bank.json", f"checked-{machine()}.json"])
+    bank = setting.source.bank
+    complete = complete_file(folder, wanted_pieces(bank, 2)).name
+    assert names == sorted([*expected, "bank.json", f"checked-{machine()}.json", complete, "locks/.lockable"])
     assert len({path.stat().st_size for path in folder.glob("train-*/*.tokens")}) == 1
     labels = setting.dataset.train.labels.reshape(FILES_OF_A_VIEW, SHARD)
     assert all(len({*own}) > 4 for own in labels.tolist())
