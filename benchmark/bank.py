@@ -35,6 +35,7 @@ from benchmark.errors import DataError, InterruptedRunError, ResourceError
 from benchmark.files import NoLock, atomic_write, lock_at, make_folder, naming, sync_folder, unshared
 from benchmark.intact import Checked, canonical, digest_of, move_aside
 from benchmark.layouts import SplitName
+from benchmark.processes import die_with
 from benchmark.progress import Display, Stop
 from benchmark.slabs import Slabs
 from benchmark.stream import Tokens
@@ -409,7 +410,11 @@ class Builder:
 
 
 def _leave_signals_to_the_builder(_number: int) -> None:
-    """A scheduler signals every process of a job, a terminal too: the builder decides, and ends its workers itself."""
+    """A scheduler signals every process of a job, a terminal too: the builder decides, and ends its workers itself.
+
+    If it is killed they go with it: they would wait for ever to hand over their last pictures.
+    """
+    die_with(os.getppid(), signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGUSR1", signal.SIGTERM)):
         signal.signal(number, signal.SIG_IGN)
 

@@ -26,6 +26,7 @@ from benchmark.errors import (
     UsageError,
     ran_out,
 )
+from benchmark.processes import die_with_sweep
 
 if TYPE_CHECKING:
     from benchmark.progress import Stop
@@ -809,20 +810,8 @@ def print_json(document: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the command; every expected failure becomes one sentence and its documented exit code."""
-    die_with_parent()
+    die_with_sweep()
     sys.exit(guarded())
-
-
-def die_with_parent() -> None:
-    """A step of a sweep ends, its state saved, when the sweep is killed: it would go on unseen. Linux only."""
-    parent = os.environ.get("CNCD_DIES_WITH", "")
-    if not parent.isdigit() or not sys.platform.startswith("linux"):
-        return
-    import ctypes  # noqa: PLC0415
-
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-    if os.getppid() != int(parent):  # it died before we asked
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def guarded() -> int:

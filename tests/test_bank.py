@@ -18,6 +18,7 @@ import torch
 import yaml
 from pictures import TEST, TRAIN, write_backbone, write_folders
 from safetensors.torch import save_file
+from test_sweep import is_alive
 
 import benchmark
 from benchmark import bank as bank_module
@@ -293,8 +294,13 @@ def test_killed_while_building_then_built_by_two_at_once(world, cache, tmp_path,
     deadline = time.monotonic() + 60
     while not list(cache.glob("bank/*/*/*.tokens")) and time.monotonic() < deadline:
         time.sleep(0.002)
+    workers = [int(word) for word in Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()]
+    assert workers
     first.send_signal(signal.SIGKILL)
     first.wait()
+    while any(map(is_alive, workers)):  # they go with their builder
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     before = {"/".join(Path(name).parts[-2:]) for name in contents(cache)}
     assert 0 < len(before) < FILES
     both = [subprocess.Popen([*command(world), "--json"], stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -18,10 +18,9 @@ from pydantic import TypeAdapter
 from benchmark import provenance
 from benchmark.errors import DivergedError, InterruptedRunError, LockedError, PartlyFailedError
 from benchmark.files import atomic_write, make_folder
+from benchmark.processes import DIES_WITH
 from benchmark.sweep.plan import Step, state_of_proof
 
-DIES_WITH = "CNCD_DIES_WITH"
-"""In the environment of a step: the process without which it must not go on."""
 LOGS, NOTES = "logs", "notes"
 INTERRUPTED = (InterruptedRunError.code, 130)
 """Exit codes of steps that were asked to stop, and saved their state."""
