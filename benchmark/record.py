@@ -86,7 +86,7 @@ class Question(Spec):
     def document(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
 
-    @cached_property
+    @property
     def key(self) -> str:
         return digest_of(self.document())
 

@@ -81,7 +81,7 @@ def test_class_order_by_seed_depends_on_the_protocol_alone(tmp_path):
         ({"shared": {"tauc": 1}}, "unknown key 'shared.tauc' (value 1), did you mean 'tau_c'?"),
         (
             {"budgets": {"paper": {"base_epochs": 1, "novel_epoch": 2, "base_lr": 1, "lr": 1}}},
-            "key 'budgets.paper.novel_epochs' is missing",
+            "unknown key 'budgets.paper.novel_epoch' (value 2), did you mean 'novel_epochs'?",
         ),
         ({"budgets": {}}, "budget 'paper' is missing"),
     ],
