@@ -358,6 +358,13 @@ def test_as_many_at_once_as_there_is_room_and_large_steps_get_their_turn(pool, t
     assert order.index("large") == 1
 
 
+def test_a_step_begins_when_those_it_needs_have_ended(pool, tmp_path):
+    """There is room for both at once, and the second has to wait all the same."""
+    pool({"name": "a", "sleep": 0.5}, {"name": "b", "needs": ["a"]}).carry_out()
+    when = {(name, what): moment for name, what, moment, *_ in events(tmp_path)}
+    assert when["b", "begin"] >= when["a", "end"]
+
+
 def test_a_gpu_each(pool, tmp_path):
     pool(*({"name": f"g{k}", "sleep": 0.2} for k in range(4)), jobs=2, cores=8, gpus=("3", "5")).carry_out()
     given = [gpu for _, what, _, gpu, _ in events(tmp_path) if what == "begin"]
