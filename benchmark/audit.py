@@ -107,6 +107,8 @@ def _of_data(record: RunRecord) -> Iterator[str]:
             yield f"after session {number} classes have other numbers of test images than before"
         before = images
         size = len(counts)
+        if session.probe is not None and not np.array_equal(session.probe.dense(size).sum(axis=1), images):
+            yield f"after session {number} the probe has other test images than the method"
         seen = session.train_counts.dense(size).sum(axis=1)
         new = len(session.classes)
         if seen[: size - new].any():

@@ -8,7 +8,7 @@ result equals the plain block's in value and in the gradient of every parameter 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import timm
@@ -23,6 +23,9 @@ from benchmark.protocol import Backbone
 from benchmark.slabs import Slabs
 from benchmark.stream import Tokens
 from benchmark.weights import fitted, read_weights
+
+Precision = Literal["float32", "bfloat16"]
+"""Of the trunk's matrix products."""
 
 PASS_ON_CPU, PASS_ON_GPU = 16, 256
 """Pictures that pass the trunk together: few on a CPU, so that what a layer hands to the next stays in its cache."""
@@ -169,12 +172,20 @@ def in_cache(rest: Tensor, slabs: Slabs) -> Iterator[tuple[slice, Tensor]]:
 
 
 class Trunk(nn.Module):
-    """Everything before the last block, frozen: pictures in, as bytes or in [0, 1]; tokens out."""
+    """Everything before the last block, frozen: pictures in, as bytes or in [0, 1]; tokens out.
 
-    def __init__(self, vit: VisionTransformer, spec: Backbone, last: LastBlock) -> None:
+    With `bfloat16` its matrix products are computed in that format. Norms, and the sum that runs through the blocks,
+    stay in float32, and so do the tokens that come out.
+    """
+
+    def __init__(self, vit: VisionTransformer, spec: Backbone, last: LastBlock, precision: Precision) -> None:
         super().__init__()
         self.vit = vit.requires_grad_(False).eval()
-        self.spec = spec
+        self.spec, self.precision = spec, precision
+        if precision == "bfloat16":
+            for part in vit.modules():
+                if isinstance(part, nn.Linear | nn.Conv2d):
+                    part.to(torch.bfloat16)  # once; autocast would convert the weights at every pass
         self.eps = float(last.block.norm1.eps) if last.fast else None
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1))
@@ -194,7 +205,8 @@ class Trunk(nn.Module):
         pixels = pixels.to(mean.device, non_blocking=True)
         if pixels.dtype == torch.uint8:
             pixels = pixels / 255
-        tokens = self.vit.forward_features((pixels - mean) / std)
+        with torch.autocast(mean.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            tokens = self.vit.forward_features((pixels - mean) / std).float()
         rest = tokens[:, 1:]
         if self.eps is not None:
             rest = F.layer_norm(rest, (rest.shape[2],), eps=self.eps)
@@ -223,19 +235,35 @@ def build_vit(spec: Backbone) -> VisionTransformer:
     return vit
 
 
-def split_vit(vit: VisionTransformer, spec: Backbone) -> tuple[Trunk, LastBlock]:
+def split_vit(vit: VisionTransformer, spec: Backbone, precision: Precision = "float32") -> tuple[Trunk, LastBlock]:
     """Cut a transformer before its last block."""
     last = LastBlock(vit.blocks[-1], vit.norm)
     vit.blocks = vit.blocks[:-1]
     vit.norm = nn.Identity()
-    return Trunk(vit, spec, last), last
+    return Trunk(vit, spec, last, precision), last
 
 
-def open_backbone(spec: Backbone, weights: Path) -> tuple[Trunk, LastBlock]:
-    """The backbone with the weights of a file."""
+def open_backbone(spec: Backbone, weights: Path, precision: Precision = "float32") -> tuple[Trunk, LastBlock]:
+    """The backbone with the weights of a file; `precision` is the trunk's."""
     vit = build_vit(spec)
     vit.load_state_dict(fitted(read_weights(weights), vit, spec, weights))
-    return split_vit(vit, spec)
+    return split_vit(vit, spec, precision)
+
+
+def require_units(precision: Precision, device: torch.device) -> None:
+    """Refuse a number format that this machine would only imitate: slower than float32, and rounded otherwise."""
+    if precision == "bfloat16" and not has_bfloat16_units(device):
+        where = "this processor" if device.type == "cpu" else f"device '{device}'"
+        raise UsageError(
+            f"shared.trunk: bfloat16: {where} has no units for it (a CPU needs AVX512-BF16 or AMX): leave it at float32"
+        )
+
+
+def has_bfloat16_units(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # noqa: SLF001 - not public
+    return device.type == "cpu" and found
 
 
 def images_to_tokens(trunk: Trunk, pixels: Tensor) -> Tokens:

@@ -93,6 +93,8 @@ class Checkpoint:
     def __init__(self, path: Path, question: Question | dict[str, Any]) -> None:
         self.path = path
         self.question = question
+        self.beside: Stateful | None = None
+        """Whatever else the run cannot go on without."""
         self.saved_at = time.monotonic()
         self.took = 0.0
 
@@ -104,6 +106,8 @@ class Checkpoint:
         began = time.monotonic()
         tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
         tensors |= {f"momentum/{name}": tensor for name, tensor in momentum.items()}
+        if self.beside is not None:
+            tensors |= {f"beside/{name}": tensor for name, tensor in self.beside.state_dict().items()}
         # safetensors wants every tensor contiguous and in memory of its own
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
         told = {"question": json.dumps(self._asked()), "progress": json.dumps(asdict(progress))}
@@ -154,7 +158,7 @@ class Checkpoint:
             difference = "" if stored == self.question else "the base session asked for is another one"
         if difference:
             raise UsageError(f"{path} belongs to another run: {difference}; remove it to start over")
-        return Loaded(progress, _under(tensors, "model/"), _under(tensors, "momentum/"))
+        return Loaded(progress, *(_under(tensors, f"{part}/") for part in ("model", "momentum", "beside")))
 
 
 def state_digest(tensors: dict[str, Tensor], told: dict[str, str]) -> str:
@@ -169,6 +173,7 @@ class Loaded:
     progress: Progress
     model: dict[str, Tensor]
     momentum: dict[str, Tensor]
+    beside: dict[str, Tensor]
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

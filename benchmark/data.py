@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmark.errors import MissingError
+from benchmark.errors import DataError, MissingError
 from benchmark.files import cache_folder
 from benchmark.layouts import SplitName, find_layout
 from benchmark.pixels import data_digest, image_digests, open_pixels, pixel_order
-from benchmark.protocol import DatasetSpec
+from benchmark.protocol import DatasetSpec, load_datasets
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,22 @@ def digits_holdout() -> Dataset:
     return embedded("digits-holdout", 6, train.take(base[~held_out]), train.take(base[held_out]))
 
 
+def held_out(spec: DatasetSpec, whole: Dataset) -> Dataset:
+    """For choosing between readings: training images of the first classes alone; the last ones of each are its test.
+
+    Last in the order of the pixels' digests, which is as good as drawn. No test image of `whole` takes part, and no
+    image of another class.
+    """
+    labels, keep = whole.train.labels, spec.most("train")
+    own = [np.flatnonzero(labels == label) for label in range(spec.classes)]
+    parts = [np.sort(np.concatenate(each)) for each in ([ids[:keep] for ids in own], [ids[keep:] for ids in own])]
+    train, test = (whole.train.take(ids) for ids in parts)
+    if not len(test):
+        raise DataError(f"{whole.name} has no more than {keep} training images per class here, none can be held out")
+    digest = data_digest(*((image_digests(split.images), split.labels.tolist()) for split in (train, test)))
+    return Dataset(spec.name, whole.classes[: spec.classes], train, test, digest)
+
+
 EMBEDDED: dict[str, Callable[[], Dataset]] = {"digits": digits, "digits-holdout": digits_holdout}
 
 
@@ -115,6 +131,8 @@ def open_dataset(spec: DatasetSpec, data_dir: Path | None = None) -> Dataset:
     """A dataset; one that lies in files is decoded the first time it is opened."""
     if spec.layout == "embedded":
         return EMBEDDED[spec.name]()
+    if spec.held_out_of is not None:
+        return held_out(spec, open_dataset(load_datasets()[spec.held_out_of], data_dir))
     root = dataset_folder(spec, data_dir)
     layout = find_layout(spec, root)
     if layout is None:

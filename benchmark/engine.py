@@ -6,12 +6,11 @@ state of a run is in its checkpoint, so a run that was killed ends with the reco
 
 import copy
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import filelock
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -40,40 +39,45 @@ from benchmark.inspection import (
     strays_in_classes,
 )
 from benchmark.intact import move_aside
+from benchmark.probe import Probe
 from benchmark.progress import Display, Stop
 from benchmark.record import OWN, DamagedRecordError, Question, RunRecord, Stored, read_record, record_path
 from benchmark.request import Request
 from benchmark.seeds import repeatable
 from benchmark.setting import Setting, open_setting, pick_device
 from benchmark.stream import CHUNK, Unlabelled, plain
-from benchmark.tokens import TokenSource, clean_tokens
+from benchmark.tokens import clean_tokens
 from methods import imported_from
 from methods.base import Method, Phase
 
 
 @torch.no_grad()
-def evaluate(method: Method, again: Method, setting: Setting, session: int) -> dict[str, Predictions]:
+def evaluate(method: Method, again: Method, probe: Probe, setting: Setting, session: int) -> dict[str, Predictions]:
     """Predictions for the test images of all classes so far (`test`) and for the session's own images (`train`).
 
+    Also those of the `probe` for the test images, after it has learnt the session from the method's features and rows.
     The only place where a test image or a hidden label is read. `method` and `again` were rebuilt from the state of the
     one that is trained, so that nothing flows back. The second predicts some images in other batches: rows must stay.
     """
     stream, total = setting.stream, setting.stream.known(session + 1)
-    sources: dict[str, tuple[TokenSource, Tensor, npt.NDArray[np.int64]]] = {
-        "test": (setting.test_source, stream.test_ids(total), stream.hidden_test),
-        "train": (setting.source, stream.ids(session), stream.hidden),
-    }
-    predictions = {}
-    for split, (source, ids, classes) in sources.items():
-        setting.seeded("predict", session)
+    ids = {"test": stream.test_ids(total), "train": stream.ids(session)}
+    classes = {"test": stream.hidden_test[ids["test"].numpy()], "train": stream.hidden[ids["train"].numpy()]}
+    sources = {"test": setting.test_source, "train": setting.source}
+    rows, h = {}, {}
+    for split, source in sources.items():
         tokens = partial(clean_tokens, source)
-        parts = [checked_rows(method.predict(tokens(part)), len(part), total) for part in ids.split(CHUNK)]
-        rows = torch.cat(parts)
+        setting.seeded("predict", session)
+        rows[split] = torch.cat(
+            [checked_rows(method.predict(tokens(part)), len(part), total) for part in ids[split].split(CHUNK)]
+        )
         if split == "test":
             setting.seeded("predict", session)
-            refuse_unsteady(again, tokens, rows, ids, total, setting.seed)
-        predictions[split] = Predictions(ids.numpy(), classes[ids.numpy()], rows.numpy())
-    return predictions
+            refuse_unsteady(again, tokens, rows[split], ids[split], total, setting.seed)
+        h[split] = torch.cat([method.block(tokens(part)) for part in ids[split].split(CHUNK)])
+    believed = rows["train"] if session else torch.from_numpy(classes["train"])  # labels are known in session 0 alone
+    probe.learn(h["train"], believed.to(h["train"].device), stream.new(session))
+    found = {split: Predictions(ids[split].numpy(), classes[split], rows[split].numpy()) for split in sources}
+    return found | {"probe": replace(found["test"], row=probe.predict(h["test"]).cpu().numpy())}
 
 
 def phase_epochs(phases: tuple[Phase, ...], epochs: int) -> list[int]:
@@ -287,8 +291,9 @@ def sessions(
     base, chronicle.base, chronicle.base_cached = base_session(setting, cache)
     imported = imported_before(request)
     method = built(setting, base)
+    save.beside = probe = Probe(setting.block.width).to(setting.device)
     progress.threads, progress.engine = torch.get_num_threads(), provenance.engine_source()
-    momentum = {} if loaded is None else taken_up(loaded, method, setting, chronicle, progress)
+    momentum = {} if loaded is None else taken_up(loaded, method, probe, setting, chronicle, progress)
     if progress.attempts and kept is not None and not (kept / "session0.npz").exists():
         raise UsageError(f"this run was begun without --keep: remove {work} to start over with it")
     progress.attempts += 1
@@ -312,7 +317,7 @@ def sessions(
         refuse_strays(judged, in_classes)
         held = plain_values(method)
         refuse_unsaved(plain_values(judged), held)
-        predictions = evaluate(judged, again, setting, number)
+        predictions = evaluate(judged, again, probe, setting, number)
         refuse_strays(method, in_classes)
         refuse_unsaved(held, plain_values(method))
         if kept is not None:
@@ -332,7 +337,7 @@ def sessions(
 
 
 def taken_up(
-    loaded: Loaded, method: Method, setting: Setting, chronicle: Chronicle, progress: Progress
+    loaded: Loaded, method: Method, probe: Probe, setting: Setting, chronicle: Chronicle, progress: Progress
 ) -> dict[str, Tensor]:
     """Bring method, results and progress to where a saved run stood; the optimiser's momentum."""
     record = sound_record(record_path(chronicle.out, setting.request.question))
@@ -350,6 +355,7 @@ def taken_up(
     chronicle.stored = record.stored
     vars(progress).update(vars(loaded.progress))
     rebuilt(method, setting, progress, loaded.model)
+    restore(probe, loaded.beside)
     setting.display.say(f"resuming in session {progress.session}, after {progress.optimiser_steps} steps")
     return loaded.momentum
 

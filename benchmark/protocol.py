@@ -18,8 +18,10 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -52,6 +54,10 @@ class Budget(Spec):
     clip: float | None = Field(None, gt=0, description="largest norm of the whole gradient; none: not clipped")
 
 
+UNSAID = {"trunk": "float32"}
+"""Shared constants that came later: left out of questions where they are as they were before they could be chosen."""
+
+
 class Shared(Spec):
     """Constants of the setting that no method may change (spec 1.2 and 1.3)."""
 
@@ -60,6 +66,14 @@ class Shared(Spec):
     weight_decay: float = Field(5e-5, ge=0)
     lr_floor: float = Field(1e-3, ge=0, le=1, description="last learning rate as a share of the first")
     bank: Literal["float16", "float32"] = Field("float32", description="how tokens are kept; float32 is exact")
+    trunk: Literal["float32", "bfloat16"] = Field(
+        "float32", description="matrix products of the frozen trunk; the trained block always computes in float32"
+    )
+
+    @model_serializer(mode="wrap")
+    def _unsaid_by_default(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that records and caches from before keep their keys."""
+        return {key: value for key, value in dump(self).items() if UNSAID.get(key) != value}
 
 
 class Archive(Spec):
@@ -139,6 +153,9 @@ class DatasetSpec(Spec):
     archive: Archive | None = None
     members: Members | None = None
     pixels: str | None = Field(None, description="digest of the complete dataset (benchmark/pixels.py); none: unknown")
+    held_out_of: str | None = Field(
+        None, description="the dataset of whose first classes these are training images, some as test images"
+    )
     pictures: Pictures | None = Field(None, description="what the user's protocol says of it, if it is the user's own")
 
     def span(self, split: Literal["train", "test"]) -> list[int] | None:
@@ -478,7 +495,13 @@ def class_names(place: Path) -> list[str]:
 
 @cache
 def load_datasets() -> dict[str, DatasetSpec]:
+    """By name. A dataset that is held out of another lies where that one lies, and is fetched as that one is."""
     document = read_yaml(files("protocols") / "datasets.yaml")
+    places = ("layout", "side", "folders", "archive", "members")
+    for values in document.values():
+        if "held_out_of" in values:
+            whole = document[values["held_out_of"]]
+            values |= {key: whole[key] for key in places}
     return {
         name: validated(DatasetSpec, {"name": name, **values}, f"datasets.yaml: {name}")
         for name, values in document.items()

@@ -22,7 +22,7 @@ from benchmark import scoring
 from benchmark.errors import DataError, UsageError
 from benchmark.files import atomic_write
 from benchmark.intact import SEAL, digest_of, is_whole, sealed
-from benchmark.protocol import NAME, Protocol, Spec, Views, load_backbones, protocol_names, suite_protocol
+from benchmark.protocol import NAME, UNSAID, Protocol, Spec, Views, load_backbones, protocol_names, suite_protocol
 from benchmark.reference import Difference, difference, flat, suite_methods
 
 SCHEMA = 2
@@ -167,6 +167,9 @@ class SessionResult(Spec):
     assignment: tuple[int, ...] = Field(description="class (within the session) of each row it created")
     train_assignment: tuple[int, ...] = Field(description="the same, solved on training images: a diagnostic")
     phases: tuple[PhaseLog, ...]
+    probe: SparseCounts | None = Field(
+        None, description="test images as the probe predicts them (probe.py); none: recorded before there was one"
+    )
 
     def assignments(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return self.assignment, self.train_assignment
@@ -287,7 +290,8 @@ class RunRecord(Spec):
             total += len(session.classes)
             if list(session.classes) != classes or total > MAX_CLASSES:
                 raise ValueError("its classes are not those of its protocol")
-            if max(session.counts.size, session.train_counts.size) > total:
+            sizes = [each.size for each in (session.counts, session.train_counts, session.probe) if each is not None]
+            if max(sizes) > total:
                 raise ValueError("counts do not fit the number of classes")
             if len({*session.counts.true}) < total:
                 raise ValueError("there is a class without test images")
@@ -302,10 +306,11 @@ class RunRecord(Spec):
     def settings(self) -> dict[str, Any]:
         """What `--set` took: whole values, also of knobs that are mappings, which `changed` tells key by key."""
         question, found = self.question, {}
+        parts = {"budget": question.budget, "shared": UNSAID | question.shared}
         for key in sorted(self.changed):
             part, dot, rest = key.partition(".")
-            if dot and part in ("budget", "shared"):
-                found[key] = getattr(question, part)[rest]
+            if dot and part in parts:
+                found[key] = parts[part][rest]
             elif part in question.params and key not in NOT_SET:
                 found[part] = question.params[part]
         return found
@@ -365,6 +370,18 @@ class RunRecord(Spec):
     def metrics(self) -> scoring.Metrics:
         return scoring.score(self.counts(), [session.assignment for session in self.sessions])
 
+    def probe_metrics(self) -> scoring.Metrics | None:
+        """Metrics of the probe, scored as a method is: its rows are named once, at the end of their session."""
+        totals, found = np.cumsum(self.sizes), [session.probe for session in self.sessions]
+        counts = [probe.dense(int(size)) for probe, size in zip(found, totals, strict=True) if probe is not None]
+        if len(counts) < len(found):
+            return None
+        own = [
+            scoring.assign(scoring.new_block(matrix, len(matrix) - size, size))
+            for matrix, size in zip(counts[1:], self.sizes[1:], strict=True)
+        ]
+        return scoring.score(counts, [range(self.sizes[0]), *own])
+
     def diagnostics(self) -> dict[str, Any]:
         """Figures beside the result: other ways to assign, quality of the clustering, where novel images went."""
         counts, sizes = self.counts(), self.sizes
@@ -415,6 +432,14 @@ class RunRecord(Spec):
     def comparable(self) -> dict[str, Any]:
         """The record less times and provenance: equal for equal questions on one machine."""
         return self.model_dump(mode="json", by_alias=True, exclude={"provenance"})
+
+    def agrees_with(self, other: "RunRecord") -> bool:
+        """Whether two records are the same run; a probe that one of them does not have is left out of account."""
+        one, two = self.comparable(), other.comparable()
+        for mine, theirs in zip(one["sessions"], two["sessions"], strict=False):
+            if None in (mine["probe"], theirs["probe"]):
+                mine["probe"] = theirs["probe"] = None
+        return one == two
 
 
 def setting_text(value: Any) -> str:

@@ -12,7 +12,17 @@ from typing import Any
 
 from pydantic import Field
 
-from benchmark.protocol import Budget, DatasetSpec, Protocol, Spec, load_backbones, protocol_names, read_yaml, validated
+from benchmark.protocol import (
+    UNSAID,
+    Budget,
+    DatasetSpec,
+    Protocol,
+    Spec,
+    load_backbones,
+    protocol_names,
+    read_yaml,
+    validated,
+)
 
 
 class MethodDefaults(Spec):
@@ -51,7 +61,7 @@ def difference(question: Mapping[str, Any], protocol: Protocol, defaults: Mappin
     own = dict(defaults) | protocol.params.get(question["method"], {})
     changed = changes("", own, question["params"])
     changed |= changes("budget.", protocol.budgets[budget].model_dump(mode="json"), question["budget"])
-    changed |= changes("shared.", protocol.shared.model_dump(mode="json"), question["shared"])
+    changed |= changes("shared.", UNSAID | protocol.shared.model_dump(mode="json"), UNSAID | question["shared"])
     backbone, data = question["backbone"], question["data"]
     if question["views"] != protocol.views:
         changed["views"] = question["views"]

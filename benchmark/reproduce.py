@@ -156,8 +156,9 @@ def compared(run: Run, record: RunRecord, again: RunRecord, seeds: list[Run]) ->
         deviation = statistics.stdev(values) if len(values) > 1 else None
         then, now = (getattr(one.metrics(), metric.name) for one in (record, again))
         comparisons.append(Comparison(metric.title, then, now, len(values), statistics.mean(values), deviation))
-    same = record.comparable() == again.comparable()
-    return Reproduction(run.name, same, differing(record.provenance, again.provenance), comparisons)
+    return Reproduction(
+        run.name, record.agrees_with(again), differing(record.provenance, again.provenance), comparisons
+    )
 
 
 def differing(then: Provenance, now: Provenance) -> list[str]:

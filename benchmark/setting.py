@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benchmark.backbone import LastBlock, Trunk, open_backbone
+from benchmark.backbone import LastBlock, Trunk, open_backbone, require_units
 from benchmark.bank import Bank, BankSource, Builder, Recipe, Shape, selection_of, wanted_pieces
 from benchmark.data import Dataset, open_dataset
 from benchmark.errors import UsageError
@@ -73,7 +73,8 @@ def open_setting(request: Request, device: torch.device, display: Display, stop:
     """Open data and backbone; make the tokens that are not there yet."""
     protocol = request.protocol
     dataset = open_dataset(protocol.data, request.data_dir)
-    trunk, block = open_backbone(request.backbone, request.weights)
+    require_units(request.shared.trunk, device)
+    trunk, block = open_backbone(request.backbone, request.weights, request.shared.trunk)
     trunk, block = trunk.to(device), block.to(device)
     if not block.fast:
         display.say(
@@ -134,7 +135,8 @@ def open_bank(request: Request, dataset: Dataset, trunk: Trunk) -> Bank:
         data_digest=dataset.digest,
         backbone=spec.name,
         weights=request.question.backbone["weights"],
-        network=spec.network,
+        # banks from before there was a choice keep their address
+        network=spec.network | ({} if request.shared.trunk == "float32" else {"trunk": request.shared.trunk}),
         augmentation=request.protocol.augmentation,
         precision=request.shared.bank,
         normalised=trunk.eps is not None,

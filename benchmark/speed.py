@@ -2,7 +2,8 @@
 
 Three ways to make the same training step on as many images: the usual one (every image through the whole network, last
 block trained), the cached one (tokens out of the bank, plain last block) and ours (tokens out of the bank, the class
-token alone). They take turns, and medians are compared, so a machine that is slow today is slow for all three.
+token alone). They take turns, and medians are compared, so a machine that is slow today is slow for all three. The
+trunk is measured in float32 and, where the machine has units for it, in bfloat16 (`shared.trunk`).
 """
 
 import itertools
@@ -20,7 +21,7 @@ from tabulate import tabulate
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmark.backbone import PASS_ON_CPU, LastBlock, Trunk, build_vit, split_vit
+from benchmark.backbone import PASS_ON_CPU, LastBlock, Trunk, build_vit, has_bfloat16_units, split_vit
 from benchmark.bank import Bank, BankSource, PartFile, Piece, Recipe, Shape, shards
 from benchmark.descent import descend, sgd
 from benchmark.errors import UsageError
@@ -59,6 +60,9 @@ class Speed:
     trunk_flops_per_image: float
     peak_flops: float
     trunk_fraction_of_peak: float
+    trunk_bfloat16_images_per_second: float | None
+    """None: this machine has no units for it."""
+    trunk_bfloat16_ratio: float | None
     read_bytes_per_second: float
     step_bytes: float
     step_flops: float
@@ -185,6 +189,7 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
         torch.manual_seed(0)
         trunk, block = split_vit(build_vit(spec), spec)
         trunk, block = trunk.to(device), block.to(device)
+        rounded = split_vit(build_vit(spec), spec, "bfloat16")[0].to(device) if has_bfloat16_units(device) else None
         labels = torch.randint(ROWS, (batch,), device=device)
         channels = trunk.vit.patch_embed.proj.in_channels
         pixels = torch.randn(batch, channels, spec.image_size, spec.image_size, device=device)
@@ -196,7 +201,7 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
             trainer(model.to(device), labels) for model in (Usual(spec), Cached(plain), Cached(block))
         )
         some = pixels[: min(batch, PASS_ON_CPU if device.type == "cpu" else batch)]
-        times: dict[str, list[float]] = {"usual": [], "plain": [], "ours": [], "trunk": []}
+        times: dict[str, list[float]] = {"usual": [], "plain": [], "ours": [], "trunk": [], "rounded": []}
         peaks: list[float] = []
         bandwidths: list[float] = []
         number = itertools.count()
@@ -204,6 +209,7 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
             ("usual", lambda: usual(pixels), 1),
             ("plain", lambda: cached(ahead.batch(0, next(number))), 1),
             ("trunk", lambda: trunk(some), 3),
+            *([("rounded", lambda: rounded(some), 3)] if rounded is not None else []),
         ]
         with ahead.pool:
             for _ in range(WARM_STEPS):
@@ -218,7 +224,8 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
                     times["ours"] += [
                         seconds(lambda: ours(ahead.batch(0, next(number))), device) for _ in range(STEPS_A_TURN)
                     ]
-        middle = {name: statistics.median(values) for name, values in times.items()}
+        middle = {name: statistics.median(values) for name, values in times.items() if values}
+        fast = middle.get("rounded")
         peak, bandwidth = statistics.median(peaks), statistics.median(bandwidths)
         bytes_moved, flops = step_cost(block, trunk, batch, feed.stored)
         rate, work = len(some) / middle["trunk"], trunk_flops(trunk)
@@ -237,6 +244,8 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
             trunk_flops_per_image=work,
             peak_flops=peak,
             trunk_fraction_of_peak=rate * work / peak,
+            trunk_bfloat16_images_per_second=None if fast is None else len(some) / fast,
+            trunk_bfloat16_ratio=None if fast is None else middle["trunk"] / fast,
             read_bytes_per_second=bandwidth,
             step_bytes=bytes_moved,
             step_flops=flops,
@@ -312,8 +321,13 @@ def text(speed: Speed, predictions: list[Prediction]) -> str:
         ["tokens from the bank, class token alone", f"{speed.our_step * 1e3:,.1f} ms", "1"],
         ["roofline of the last", f"{speed.roofline_step * 1e3:,.1f} ms", f"1/{speed.step_over_roofline:.2f}"],
     ]
+    rounded = ["trunk in bfloat16", "no units for it here", ""]
+    if speed.trunk_bfloat16_images_per_second is not None:
+        rate = f"{speed.trunk_bfloat16_images_per_second:,.1f} images/s"
+        rounded = ["trunk in bfloat16", rate, f"{speed.trunk_bfloat16_ratio:.1f} times float32"]
     machine = [
         ["trunk", f"{speed.trunk_images_per_second:,.1f} images/s", f"{speed.trunk_fraction_of_peak:.0%} of peak"],
+        rounded,
         ["matrix products (peak)", f"{speed.peak_flops / 1e9:,.0f} GFLOP/s", ""],
         ["reading memory", f"{speed.read_bytes_per_second / 1e9:,.1f} GB/s", ""],
     ]

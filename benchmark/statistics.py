@@ -15,3 +15,12 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     reach = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
     return mean(values) - reach, mean(values) + reach
+
+
+def shown(value: float, decimals: int = 1, *, signed: bool = False) -> str:
+    """A figure as pages print it.
+
+    First rounded to nine decimals: means of counts often lie exactly between two figures, and which of them is printed
+    would then depend on the order in which a version of numpy sums.
+    """
+    return f"{round(float(value), 9):{'+' if signed else ''}.{decimals}f}"

@@ -18,6 +18,7 @@ from tabulate import tabulate
 
 from benchmark.progress import Stop
 from benchmark.record import RunRecord
+from benchmark.statistics import shown
 from benchmark.sweep.command import records_of
 from benchmark.sweep.display import SweepDisplay
 from benchmark.sweep.suites import Wanted
@@ -203,10 +204,10 @@ def tables(frame: pd.DataFrame) -> str:
         rows = []
         for row in study.rows:
             runs = runs_of(frame, study, row)
-            means = [f"{runs[column].mean():.1f}" for column in COLUMNS]
+            means = [shown(runs[column].mean()) for column in COLUMNS]
             change = runs["average accuracy"] - taken["average accuracy"]
             error = change.std(ddof=1) / len(change) ** 0.5
-            rows.append([named(row), *means, f"{change.mean():+.1f} ± {error:.1f}", len(runs)])
+            rows.append([named(row), *means, f"{shown(change.mean(), signed=True)} ± {shown(error)}", len(runs)])
         table = tabulate(
             rows, headers=["setting", *COLUMNS, "difference", "runs"], tablefmt="pipe", disable_numparse=True
         )

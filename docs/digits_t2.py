@@ -13,6 +13,7 @@ from tabulate import tabulate
 
 import benchmark
 from benchmark.record import group_name, stored_text
+from benchmark.statistics import shown
 from benchmark.sweep.suites import load_suite
 
 HERE = Path(__file__).resolve().parent
@@ -92,7 +93,7 @@ def figures(table: pd.DataFrame, rows: list[Configuration], *, stored: bool) -> 
     lines = []
     for row in rows:
         part = table[table["configuration"] == row.name]
-        cells = [f"{part[c].mean():.1f} ± {part[c].std(ddof=1):.1f}" for c in FIGURES]
+        cells = [f"{shown(part[c].mean())} ± {shown(part[c].std(ddof=1))}" for c in FIGURES]
         lines.append([row.name, *cells, *([stored_text([*part["stored"]])] if stored else []), len(part)])
     headers = ["", *FIGURES, *(["stored per class"] if stored else []), "n"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
@@ -106,8 +107,9 @@ def differences(table: pd.DataFrame, rows: list[tuple[str, str]]) -> str:
         one, two = (table[table["configuration"] == name].set_index("seed")[columns] for name in (full, other))
         change = two - one
         error = change.std(ddof=1) / len(change) ** 0.5
+        means = change.mean()
         cells = [
-            f"{change[c].mean():+.1f} ± {error[c]:.1f}{'*' if abs(change[c].mean()) > 2 * error[c] else ''}"
+            f"{shown(means[c], signed=True)} ± {shown(error[c])}{'*' if abs(means[c]) > 2 * error[c] else ''}"
             for c in columns
         ]
         lines.append([other, full, *cells, len(change)])

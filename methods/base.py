@@ -19,16 +19,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor, nn
 
 from benchmark.stream import Batch, Labelled, Unlabelled
 from methods.heads import CosineHead
 
 
-def knob(default: Any, provenance: str, why: str, **limits: Any) -> Any:
-    """A parameter with where its value comes from (`paper`, `code:<repo>`, `inferred` or `ours`) and what it does."""
-    return Field(default, description=why, json_schema_extra={"provenance": provenance}, **limits)
+def knob(default: Any, provenance: str, why: str, *, later: bool = False, **limits: Any) -> Any:
+    """A parameter with where its value comes from and what it does.
+
+    Provenance is `paper`, `code:<repo>`, `inferred`, `study` (docs/readings.md) or `ours`. A knob that came `later` is
+    left out of a run's question at its default, so that runs from before it keep their key.
+    """
+    return Field(default, description=why, json_schema_extra={"provenance": provenance, "later": later}, **limits)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,15 @@ class Method(nn.Module):
         """The method's own knobs; everything shared belongs to the protocol."""
 
         model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+        @model_serializer(mode="wrap")
+        def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+            later = {
+                name: field.default
+                for name, field in type(self).model_fields.items()
+                if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("later")
+            }
+            return {name: value for name, value in dump(self).items() if name not in later or value != later[name]}
 
     def __init__(self, block: nn.Module, head: CosineHead, params: Any, projector: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,10 +1,14 @@
-"""What methods that look at clean features share: clusters of a session, and means of classes."""
+"""What methods that look at clean features share: clusters of a session, means of classes, their covariance."""
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
+from sklearn.covariance import ledoit_wolf, shrunk_covariance
 from threadpoolctl import threadpool_limits
 from torch import Tensor
+
+LEAST_VARIANCE = 1e-12
+"""Of the largest: directions in which points do not vary are not blown up without end."""
 
 
 def k_means(points: Tensor, clusters: int, restarts: int = 10) -> Tensor:
@@ -34,3 +38,19 @@ def distances(points: Tensor, means: Tensor) -> Tensor:
     depends on the batch.
     """
     return torch.cdist(points, means, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def whitening_of(centred: Tensor, shrinkage: float | None = None) -> Tensor:
+    """The inverse root of the shrunk covariance of points around their means; single-threaded, in float64.
+
+    `shrinkage` is the share of the average variance that takes the covariance's place; none: Ledoit and Wolf's.
+    """
+    points = centred.cpu().double().numpy()
+    with threadpool_limits(1):
+        if shrinkage is None:
+            covariance, _ = ledoit_wolf(points, assume_centered=True)
+        else:
+            covariance = shrunk_covariance(points.T @ points / len(points), shrinkage)
+    values, vectors = torch.linalg.eigh(torch.from_numpy(covariance))
+    values = values.clamp(min=LEAST_VARIANCE * float(values.max()))
+    return ((vectors / values.sqrt()) @ vectors.T).to(centred)

@@ -7,7 +7,7 @@ Deviations: every reading the paper leaves open is listed with its reason in doc
 protocols/params/fea-literal.yaml.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from benchmark.stream import Batch, Labelled, Unlabelled
 from methods import losses as L
 from methods.base import Method, Phase, knob
 from methods.heads import Projector, frozen
-from methods.memory import Prototypes
+from methods.memory import Inference, Prototypes
 
 WARM_UP = 30 / 200
 """The paper's 30 of 200 epochs, for BAP and for the temperature of the targets (code:simgcd)."""
@@ -46,11 +46,14 @@ class FEA(Method):
         css: bool = knob(True, "paper", "use the centroid-to-samples similarity constraint")
         bap: bool = knob(True, "paper", "use the boundary-aware prototype constraint")
         omega: float = knob(2.0, "paper", "weight of BAP", ge=0)
+        inference: Inference = knob(
+            "head", "paper", "gaussian: a linear discriminant on the stored means instead (ours)", later=True
+        )
 
     params: Params
 
     def build(self) -> None:
-        self.prototypes = Prototypes(self.width)
+        self.prototypes = Prototypes(self.width, covariance=self.params.inference == "gaussian")
 
     def begin(self, session: Unlabelled, phase: Phase) -> None:
         super().begin(session, phase)
@@ -119,6 +122,13 @@ class FEA(Method):
         h = self.clean_features(session)
         self.prototypes.add(h, self.believed_rows(session, h, lambda h: self.head(h)[:, session.new_rows]))
 
+    def predict(self, tokens: Any) -> Tensor:
+        if self.params.inference == "head":
+            return super().predict(tokens)
+        return self.prototypes.nearest(self.block(tokens))
+
     def diagnose(self, batch: Batch) -> dict[str, Tensor]:
         moved = L.relative_distance(self.block(batch.a), self.teacher(batch.a))
-        return super().diagnose(batch) | {"distance_to_teacher": moved}
+        # by the stored means no image can be predicted as a class of the session under way
+        predicted = super().diagnose(batch) if self.params.inference == "head" else {}
+        return predicted | {"distance_to_teacher": moved}

@@ -7,6 +7,8 @@ Deviations: cosine heads, the shared learning rate and cosine instead of steps, 
 docs/methods.md has the reasons.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from benchmark.stream import Batch, Labelled, Unlabelled
 from methods import losses as L
 from methods.base import Method, Phase, knob
 from methods.heads import CosineHead, frozen
-from methods.memory import Prototypes
+from methods.memory import Inference, Prototypes
 
 VARIANCE_FLOOR = 1e-5
 """Added to every variance (code:frost)."""
@@ -35,12 +37,15 @@ class FRoST(Method):
         topk: int = knob(5, "code:frost", "dimensions that must agree for two images to be a pair", ge=1)
         standardize: bool = knob(False, "ours", "give all dimensions the same scale before ranking")
         sigma_shared: bool = knob(True, "code:frost", "one deviation for all classes")
+        inference: Inference = knob(
+            "head", "paper", "gaussian: a linear discriminant on the stored means instead (ours)", later=True
+        )
 
     params: Params
 
     def build(self) -> None:
         self.require_dimensions(self.params.topk)
-        self.prototypes = Prototypes(self.width)
+        self.prototypes = Prototypes(self.width, covariance=self.params.inference == "gaussian")
 
     def begin(self, session: Unlabelled, phase: Phase) -> None:
         super().begin(session, phase)
@@ -84,10 +89,17 @@ class FRoST(Method):
         rows = self.believed_rows(session, h, lambda h: self.novel(h))  # noqa: PLW0108 - none in session 0
         self.prototypes.add(h, rows, unbiased=True, floor=VARIANCE_FLOOR)
 
+    def predict(self, tokens: Any) -> Tensor:
+        if self.params.inference == "head":
+            return super().predict(tokens)
+        return self.prototypes.nearest(self.block(tokens))
+
     def diagnose(self, batch: Batch) -> dict[str, Tensor]:
         p, h = self.params, self.block(batch.a)
         joint, novel = self.head(h).argmax(dim=1), self.new_rows.start + self.novel(h).argmax(dim=1)
-        return super().diagnose(batch) | {
+        # by the stored means no image can be predicted as a class of the session under way
+        predicted = super().diagnose(batch) if p.inference == "head" else {}
+        return predicted | {
             "positive_pairs": L.positive_share(L.same_ranking(h, p.topk, standardize=p.standardize)),
             "heads_agree": (joint == novel).float().mean(),
             "distance_to_teacher": L.relative_distance(h, self.teacher(batch.a)),

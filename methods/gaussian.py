@@ -10,13 +10,11 @@ Deviations: none.
 from typing import Any
 
 import torch
-from sklearn.covariance import ledoit_wolf
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from benchmark.stream import Labelled, Unlabelled
 from methods.base import Method, Phase, knob
-from methods.clustering import class_means, distances, k_means
+from methods.clustering import class_means, distances, k_means, whitening_of
 
 
 class Gaussian(Method):
@@ -24,6 +22,9 @@ class Gaussian(Method):
         """Knobs of the floor."""
 
         restarts: int = knob(10, "ours", "random starts, the tightest of which is kept", ge=1)
+        shrinkage: float | None = knob(
+            None, "ours", "share of the covariance given up for its mean; none: estimated", later=True, ge=0, le=1
+        )
 
     params: Params
     mean: Tensor
@@ -39,18 +40,11 @@ class Gaussian(Method):
     def end(self, session: Unlabelled | Labelled) -> None:
         h = self.clean_features(session)
         if isinstance(session, Labelled):
-            self.whitening = whitening_of(h - class_means(h, session.labels, session.new)[session.labels])
+            centred = h - class_means(h, session.labels, session.new)[session.labels]
+            self.whitening = whitening_of(centred, self.params.shrinkage)
         z = h @ self.whitening
         rows = session.labels if isinstance(session, Labelled) else k_means(z, session.new, self.params.restarts)
         self.mean = torch.cat([self.mean.to(z), class_means(z, rows, session.new)])
 
     def predict(self, tokens: Any) -> Tensor:
         return distances(self.block(tokens) @ self.whitening, self.mean).argmin(dim=1)
-
-
-def whitening_of(centred: Tensor) -> Tensor:
-    """The inverse root of the shrunk covariance of points around their means; single-threaded, in float64."""
-    with threadpool_limits(1):
-        covariance, _ = ledoit_wolf(centred.cpu().double().numpy(), assume_centered=True)
-    values, vectors = torch.linalg.eigh(torch.from_numpy(covariance))
-    return ((vectors / values.sqrt()) @ vectors.T).to(centred)

@@ -1,8 +1,15 @@
 """What is remembered of a class once its images are gone: statistics of its features, or a few of the images."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from methods.clustering import distances, whitening_of
+
+Inference = Literal["head", "gaussian"]
+"""How images get their rows: by the trained head, or by the class means that are stored anyway."""
 
 TIE = 1e-12
 """Distances that differ by less are equal."""
@@ -11,14 +18,20 @@ NEIGHBOUR_CHUNK = 1024
 
 
 class Prototypes(nn.Module):
-    """Mean and per-dimension deviation of every class that had images; written once, never refreshed."""
+    """Mean and per-dimension deviation of every class that had images; written once, never refreshed.
+
+    With `covariance`, also one whitening for all classes, of the features that came first: those of the base classes.
+    """
 
     row: Tensor
     mean: Tensor
     deviation: Tensor
+    whitening: Tensor
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, covariance: bool = False) -> None:
         super().__init__()
+        if covariance:
+            self.register_buffer("whitening", torch.eye(width))
         self.register_buffer("row", torch.zeros(0, dtype=torch.long))
         self.register_buffer("mean", torch.zeros(0, width))
         self.register_buffer("deviation", torch.zeros(0, width))
@@ -34,6 +47,8 @@ class Prototypes(nn.Module):
         present, counts = rows.unique(return_counts=True)
         members = [h[rows == row] for row in present]
         means = torch.stack([own.mean(dim=0) for own in members])
+        if "whitening" in self._buffers and not len(self.row):
+            self.whitening = whitening_of(h - means[torch.searchsorted(present, rows)])
         deviations = torch.stack([own.std(dim=0, correction=int(unbiased and len(own) > 1)) for own in members])
         alone = counts == 1
         if floor > 0:
@@ -50,6 +65,10 @@ class Prototypes(nn.Module):
         noise = torch.randn(each, *self.mean.shape).to(self.mean)
         features = self.mean + deviation * noise
         return features.flatten(0, 1), self.row.repeat(each)
+
+    def nearest(self, h: Tensor) -> Tensor:
+        """The row of the class with the nearest mean once all is whitened: the linear discriminant."""
+        return self.row[distances(h @ self.whitening, self.mean @ self.whitening).argmin(dim=1)]
 
 
 class Exemplars(nn.Module):

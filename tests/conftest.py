@@ -58,7 +58,8 @@ def _tokens_once() -> Iterator[None]:
     kept: dict[tuple[str, str, str], Kept] = {}
 
     def shared(live: Live) -> Kept:
-        weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in live.trunk.parameters())).hexdigest()
+        numbers = b"".join(p.detach().float().numpy().tobytes() for p in live.trunk.parameters())
+        weights = hashlib.sha256(numbers + live.trunk.precision.encode()).hexdigest()
         images = hashlib.sha256(live.images.tobytes()).hexdigest()
         return kept.setdefault((weights, images, live.render.__name__), Kept(live))
 

@@ -14,8 +14,10 @@ from benchmark.backbone import (
     LastBlock,
     WeightsFirst,
     build_vit,
+    has_bfloat16_units,
     open_backbone,
     parameter_count,
+    require_units,
     split_vit,
 )
 from benchmark.errors import DataError, UsageError
@@ -161,3 +163,40 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
     other = entry.model_copy(update={"vit": entry.vit | {"depth": 5}})
     with pytest.raises(DataError, match=r"lacks 'blocks\.4"):
         open_backbone(other, weight_file(entry, None))
+
+
+def test_a_bfloat16_trunk_rounds_and_nothing_else_does():
+    """Near float32 but not equal; tokens come out in float32, and the trained block is as it was."""
+    torch.manual_seed(1)
+    pixels = torch.rand(6, 3, 32, 32)
+    exact, block = split_vit(small_vit(), spec())
+    rounded, same = split_vit(small_vit(), spec(), "bfloat16")
+    one, two = exact(pixels), rounded(pixels)
+    assert (two.cls.dtype, two.rest.dtype) == (torch.float32, torch.float32)
+    for a, b in ((one.cls, two.cls), (one.rest, two.rest)):
+        off = float((a - b).norm() / a.norm())
+        assert 1e-5 < off < 0.03
+    for name, value in same.state_dict().items():
+        assert torch.equal(value, block.state_dict()[name]), name
+    assert torch.equal(two.cls.bfloat16().float(), two.cls) is False  # what runs through the blocks is not rounded
+
+
+def test_a_machine_without_units_refuses_bfloat16(monkeypatch, short_run, tmp_path):
+    require_units("float32", torch.device("cpu"))
+    monkeypatch.setattr("benchmark.backbone.has_bfloat16_units", lambda _: False)
+    with pytest.raises(UsageError, match="this processor has no units for it"):
+        short_run(settings={"shared.trunk": "bfloat16"})
+    assert not [*(tmp_path / "results").rglob("*.json")]
+
+
+def test_units_are_asked_of_the_device():
+    assert not has_bfloat16_units(torch.device("meta"))
+
+
+def test_the_trunk_s_format_is_part_of_the_question_only_where_it_was_chosen(short_run, monkeypatch):
+    monkeypatch.setattr("benchmark.backbone.has_bfloat16_units", lambda _: True)
+    plain, rounded = short_run(), short_run(settings={"shared.trunk": "bfloat16"})
+    assert "trunk" not in plain.question.shared
+    assert rounded.changed == plain.changed | {"shared.trunk": "bfloat16"}
+    assert rounded.settings["shared.trunk"] == "bfloat16"
+    assert rounded.sessions != plain.sessions

@@ -136,14 +136,22 @@ def test_more_views_add_to_the_bank(world, cache):
 
 @pytest.mark.parametrize(
     "change",
-    [{"protocol": "cifar10-jitter.yaml"}, {"precision": "float32"}, {"weights": True}, {"data": True}, {"size": 48}],
+    [
+        {"protocol": "cifar10-jitter.yaml"},
+        {"precision": "float32"},
+        {"weights": True},
+        {"data": True},
+        {"size": 48},
+        {"trunk": "bfloat16"},
+    ],
     ids=str,
 )
-def test_whatever_decides_the_content_decides_the_folder(world, cache, tmp_path, change):
-    """Augmentation, number format, weights, pixels and picture size: each change makes another bank."""
+def test_whatever_decides_the_content_decides_the_folder(world, cache, tmp_path, monkeypatch, change):
+    """Augmentation, number formats, weights, pixels and picture size: each change makes another bank."""
     opened(request(world))
     ours = dict(world)
-    settings = {}
+    settings = {f"shared.{key}": value for key, value in change.items() if key == "trunk"}
+    monkeypatch.setattr(setting_module, "require_units", lambda *_: None)  # slowly, but any machine can
     if "weights" in change:
         changed = {name: tensor * (1 + 1e-6) for name, tensor in read_weights(world["weights"]).items()}
         ours["weights"] = tmp_path / "other.safetensors"

@@ -48,7 +48,7 @@ def test_lists(bench):
     names = {row["name"] for row in json.loads(bench("list", "protocols", "--json").stdout)["protocols"]}
     assert names == {
         *("cifar10-t1", "cifar10-t2", "cifar100-t2", "cifar100-t5"),
-        *("tiny-t2", "tiny-t5", "tiny-t10", "digits-t2"),
+        *("tiny-t2", "tiny-t5", "tiny-t10", "digits-t2", "cifar100-holdout-t2"),
     }
     document = json.loads(bench("list", "methods", "--json").stdout)
     assert document["schema"] == 1

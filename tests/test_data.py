@@ -15,7 +15,7 @@ from benchmark.data import open_dataset
 from benchmark.errors import DataError
 from benchmark.layouts import Pickled, find_layout, unpickle
 from benchmark.pixels import open_pixels
-from benchmark.protocol import load_datasets
+from benchmark.protocol import DatasetSpec, load_datasets
 from benchmark.request import ask
 
 CIFAR10 = load_datasets()["cifar10"]
@@ -274,3 +274,35 @@ def test_fewer_images_make_a_reduced_group_and_other_data_another_run(tmp_path, 
     complete = ask("fea", data_dir=write_folders(tmp_path / "whole" / "cifar10"), **options)
     assert "reduced" not in complete.changed
     assert complete.question.key == reduced.question.key  # the same images from another place
+
+
+def judge_of(classes: int, train: int) -> DatasetSpec:
+    """A hold-out of the small CIFAR-10 of these tests, as cifar100-holdout is one of CIFAR-100."""
+    changes = {"name": "held", "held_out_of": "cifar10", "classes": classes, "train": train, "test": TRAIN - train}
+    return CIFAR10.model_copy(update=changes | {"pixels": None})
+
+
+def test_a_hold_out_has_training_images_of_the_first_classes_only(tmp_path):
+    root = write_folders(tmp_path / "cifar10")
+    held, whole = open_dataset(judge_of(4, TRAIN - 1), root), open_dataset(CIFAR10, root)
+    assert held.classes == whole.classes[:4]
+    assert np.bincount(held.train.labels).tolist() == [TRAIN - 1] * 4
+    assert np.bincount(held.test.labels).tolist() == [1] * 4
+    for label in range(4):
+        found = [image.tobytes() for split in (held.train, held.test) for image in split.images[split.labels == label]]
+        assert sorted(found) == sorted(picture.tobytes() for picture in pictures(label, "train"))
+    for split in (held.train, held.test):  # the order says nothing about labels here either
+        digests = [hashlib.sha256(image.tobytes()).digest() for image in split.images]
+        assert digests == sorted(digests)
+
+
+def test_a_hold_out_without_images_to_hold_out_is_refused(tmp_path):
+    with pytest.raises(DataError, match="none can be held out"):
+        open_dataset(judge_of(4, TRAIN), write_folders(tmp_path / "cifar10"))
+
+
+def test_the_registered_hold_out_lies_where_cifar100_lies():
+    held, whole = load_datasets()["cifar100-holdout"], load_datasets()["cifar100"]
+    assert (held.folders, held.archive, held.members) == (whole.folders, whole.archive, whole.members)
+    assert (held.classes, held.train, held.test) == (50, 400, 100)
+    assert held.pixels not in (None, whole.pixels)

@@ -10,8 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.covariance import LedoitWolf
 
 from benchmark.stream import Labelled
-from methods.clustering import class_means, distances, k_means
-from methods.gaussian import whitening_of
+from methods.clustering import class_means, distances, k_means, whitening_of
 
 
 def agreement(one: np.ndarray, two: np.ndarray) -> float:
@@ -96,3 +95,25 @@ def test_a_stronger_floor(short_run, tmp_path):
     """Whitening helps on digits: what varies within every class says nothing about which class it is."""
     plain, strong = (short_run(method=method, out=tmp_path / method) for method in ("kmeans", "gaussian"))
     assert strong.metrics().average_accuracy > plain.metrics().average_accuracy + 1
+
+
+def test_shrinkage_can_be_given():
+    """0 is the plain covariance, 1 gives every direction the average variance."""
+    torch.manual_seed(0)
+    points = (torch.randn(500, 3) * torch.tensor([1.0, 2.0, 4.0])).double()
+    covariance = points.T @ points / len(points)
+    plain, even = whitening_of(points, 0.0), whitening_of(points, 1.0)
+    torch.testing.assert_close(plain @ covariance @ plain, torch.eye(3).double())
+    torch.testing.assert_close(even, torch.eye(3).double() / covariance.trace().div(3).sqrt())
+
+
+def test_a_direction_without_variance_gives_no_infinity():
+    points = torch.cat([torch.randn(50, 2), torch.zeros(50, 1)], dim=1)
+    assert whitening_of(points, 0.0).isfinite().all()
+
+
+def test_the_gaussian_floor_takes_a_shrinkage(short_run):
+    estimated, given = short_run(method="gaussian"), short_run(method="gaussian", settings={"shrinkage": 0.5})
+    assert "shrinkage" not in estimated.question.params  # its key is that of runs from before the knob
+    assert given.changed["shrinkage"] == 0.5
+    assert given.sessions[0].counts != estimated.sessions[0].counts

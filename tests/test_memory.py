@@ -120,3 +120,23 @@ def test_drawn_features_have_the_stored_statistics():
         for row in (0, 1):
             assert torch.allclose(drawn[rows == row].mean(dim=0), stored.mean[row], atol=0.15)
             assert torch.allclose(drawn[rows == row].std(dim=0), wanted[row], rtol=0.03)
+
+
+def test_the_nearest_mean_is_measured_by_the_base_covariance():
+    """Along the first axis classes vary much, along the second little: by plain distance both points go elsewhere."""
+    torch.manual_seed(0)
+    spread = torch.tensor([10.0, 0.1])
+    base, rows = torch.randn(400, 2) * spread, torch.arange(400) % 2
+    base[rows == 1] += torch.tensor([0.0, 4.0])
+    kept = Prototypes(2, covariance=True)
+    kept.add(base, rows)
+    whitening = kept.whitening.clone()
+    kept.add(torch.tensor([[30.0, 0.0], [30.0, 0.2]]), torch.tensor([5, 5]))
+    assert torch.equal(kept.whitening, whitening)  # later classes do not change it
+    points = torch.tensor([[6.0, 3.9], [26.0, 3.9], [28.0, 0.0]])
+    assert kept.nearest(points).tolist() == [1, 1, 5]
+    assert kept.row[torch.cdist(points, kept.mean).argmin(dim=1)].tolist() == [1, 5, 5]
+
+
+def test_without_covariance_nothing_more_is_stored():
+    assert {*Prototypes(3).state_dict()} == {"row", "mean", "deviation"}

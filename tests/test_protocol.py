@@ -1,4 +1,4 @@
-"""Protocols: the paper's seven and the embedded one, and what is refused."""
+"""Protocols: the paper's seven, the embedded one and the judge, and what is refused."""
 
 from pathlib import Path
 
@@ -23,8 +23,8 @@ PAPER = {
 }
 
 
-def test_the_eight_protocols():
-    assert [*protocol_names()] == sorted(PAPER)
+def test_the_eight_protocols_and_the_judge():
+    assert [*protocol_names()] == sorted([*PAPER, "cifar100-holdout-t2"])
     for name, (classes, sizes) in PAPER.items():
         protocol = load_protocol(name)
         assert load_datasets()[protocol.dataset].classes == classes
@@ -42,6 +42,22 @@ def test_learning_rates_and_batches_of_the_paper():
         paper = load_protocol(name).budgets["paper"]
         assert (paper.batch, paper.base_lr, paper.lr) == (128, 0.1, 0.02 if name.startswith("tiny") else 0.1)
     assert load_protocol("digits-t2").budgets["paper"].batch == 64
+
+
+def test_the_judge_is_cifar100_t5_on_fewer_classes():
+    """Whatever decides how methods train is the same, but the backbone, the views and the images."""
+    judge, real = (load_protocol(name) for name in ("cifar100-holdout-t2", "cifar100-t5"))
+    assert [len(classes) for classes in judge.classes] == [30, 10, 10]
+    assert {label for classes in judge.classes for label in classes} == {*real.classes[0]}  # none that is novel there
+    assert (judge.budgets, judge.shared, judge.params) == (real.budgets, real.shared, real.params)
+    assert judge.augmentation == real.augmentation
+    assert (judge.backbone, judge.views) == ("vit-s14-dinov2-112", 2)
+
+
+def test_medium_is_the_paper_with_a_quarter_of_the_epochs():
+    for name in {*PAPER} - {"digits-t2"}:
+        budgets = load_protocol(name).budgets
+        assert budgets["medium"] == budgets["paper"].model_copy(update={"novel_epochs": 50})
 
 
 def own(tmp_path: Path, **changes) -> Path:

@@ -16,6 +16,7 @@ from benchmark.report.frames import DECIMALS, FLOORS, REFERENCE, VALUES, rank, s
 from benchmark.report.paper import Paper, Variants
 from benchmark.report.runs import OWN_MARK
 from benchmark.scoring import METRICS, Metric
+from benchmark.statistics import shown
 
 LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$"}
@@ -74,7 +75,7 @@ class Table:
 
 
 def number(value: float) -> str:
-    text = f"{value:.{DECIMALS}f}"
+    text = shown(value, DECIMALS)
     return text.removeprefix("-") if float(text) == 0 else text
 
 

@@ -266,8 +266,9 @@ class Planner:
 
         if not needs_bank(request):
             return None
-        shared = {"shared.bank": request.shared.bank}
-        options = words_of(wanted, shared if request.shared.bank != request.protocol.shared.bank else {}, run=False)
+        ours, theirs = request.shared, request.protocol.shared
+        numbers = {"shared.bank": (ours.bank, theirs.bank), "shared.trunk": (ours.trunk, theirs.trunk)}
+        options = words_of(wanted, {key: own for key, (own, usual) in numbers.items() if own != usual}, run=False)
         if options not in self.known_banks:
             self.known_banks[options] = self._new_bank(request, options)
         step = self.known_banks[options]
@@ -351,8 +352,8 @@ def beside_method(wanted: Wanted, request: Request) -> dict[str, Any]:
     return {
         f"{part}.{key}": value
         for part, (now, plain) in pairs.items()
-        for key, value in now.model_dump(mode="json").items()
-        if value != plain.model_dump(mode="json")[key]
+        for key, value in dict(now).items()
+        if value != getattr(plain, key)
     }
 
 
