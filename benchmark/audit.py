@@ -3,7 +3,8 @@
 It is no proof of the opposite. Somebody who works out numbers that fit each other can invent a run; rerunning it shows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -12,7 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from benchmark import scoring
 from benchmark.protocol import Budget, Shared, load_backbones, protocol_names, suite_protocol
 from benchmark.record import PhaseLog, RunRecord
-from benchmark.reference import suite_methods
+from benchmark.reference import MethodDefaults, suite_methods
 
 
 def refuted(record: RunRecord) -> str | None:
@@ -26,7 +27,7 @@ def refuted(record: RunRecord) -> str | None:
 def _of_method(record: RunRecord) -> Iterator[str]:
     question = record.question
     if question.method_source is not None:
-        if record.own.defaults is None or record.own.defaults.keys() != question.params.keys():
+        if record.own.defaults is None or not record.own.defaults.keys() <= question.params.keys():
             yield f"'{question.method}' is an own method, and its default parameters are not told"
         if question.method in suite_methods():
             yield f"'{question.method}' is a method of the suite and cannot be an own one"
@@ -36,19 +37,29 @@ def _of_method(record: RunRecord) -> Iterator[str]:
         yield f"the suite has no method '{question.method}'"
     elif question.method_version not in versions:
         yield f"the suite's '{question.method}' has no version {question.method_version}"
-    elif versions[question.method_version].params.keys() != question.params.keys():
+    elif not has_the_knobs(question.params, versions[question.method_version]):
         yield f"its parameters are not those of '{question.method}'"
     elif record.own.defaults is not None:
         yield "it tells default parameters of its own for a method of the suite"
     else:
-        defaults = versions[question.method_version].params
+        defaults = versions[question.method_version].params | versions[question.method_version].later
         odd = [name for name, value in question.params.items() if not alike(value, defaults[name])]
         if odd:
             yield f"its parameter '{odd[0]}' is of another kind than that of '{question.method}'"
 
 
+def has_the_knobs(params: Mapping[str, Any], known: MethodDefaults) -> bool:
+    """All that the method has; of those that came later only what is not as it was before them."""
+    added = params.keys() - known.params.keys()
+    return known.params.keys() <= params.keys() and all(
+        name in known.later and params[name] != known.later[name] for name in added
+    )
+
+
 def alike(one: object, two: object) -> bool:
-    """Whether two values are of one kind: numbers, words or switches."""
+    """Whether two values are of one kind: numbers, words or switches. None, as a default, stands for any."""
+    if two is None:
+        return True
     kinds = [bool if isinstance(v, bool) else float if isinstance(v, int | float) else type(v) for v in (one, two)]
     return kinds[0] is kinds[1]
 

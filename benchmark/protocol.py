@@ -187,7 +187,10 @@ class Protocol(Spec):
     views: Views = 8
     shared: Shared = Shared()
     budgets: dict[str, Budget]
-    params: dict[str, dict[str, Any]] = Field({}, description="values of a method that depend on the dataset")
+    params: dict[str, dict[str, Any]] = Field(
+        {},
+        description="values of a method that depend on the dataset (`fea`), or also on the backbone (`fea@NAME`)",
+    )
 
     @field_validator("dataset")
     @classmethod
@@ -203,6 +206,15 @@ class Protocol(Spec):
         if value not in load_backbones():
             own = " (a file of your own is given with --backbone when you run)"
             raise ValueError(f"unknown backbone{suggest(value, load_backbones())}{own}")
+        return value
+
+    @field_validator("params")
+    @classmethod
+    def _known_backbones(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for key in value:
+            _, at, backbone = key.partition("@")
+            if at and backbone not in load_backbones():
+                raise ValueError(f"'{key}': unknown backbone{suggest(backbone, load_backbones())}")
         return value
 
     @field_validator("budgets")
@@ -234,6 +246,10 @@ class Protocol(Spec):
         if sizes[0] < 2 or min(sizes) < 1:
             raise ValueError("sessions: the base needs at least two classes, every other session at least one")
         return self
+
+    def params_of(self, method: str, backbone: str) -> dict[str, Any]:
+        """What the protocol sets for a method; what it says for this backbone comes first."""
+        return self.params.get(method, {}) | self.params.get(f"{method}@{backbone}", {})
 
     @property
     def data(self) -> DatasetSpec:

@@ -29,6 +29,7 @@ class MethodDefaults(Spec):
     """A version of one of the suite's methods: its parameters by default and the names of its phases."""
 
     params: dict[str, Any]
+    later: dict[str, Any] = Field({}, description="knobs that came later: left out of questions at these values")
     phases: tuple[str, ...] = Field(description="stretches of a discovery session, in order")
 
 
@@ -58,7 +59,7 @@ class Difference:
 def difference(question: Mapping[str, Any], protocol: Protocol, defaults: Mapping[str, Any]) -> Difference:
     """Compare a question (in its JSON form) with its protocol and its method's default parameters."""
     budget = nearest_budget(question["budget"], protocol.budgets)
-    own = dict(defaults) | protocol.params.get(question["method"], {})
+    own = dict(defaults) | protocol.params_of(question["method"], question["backbone"]["name"])
     changed = changes("", own, question["params"])
     changed |= changes("budget.", protocol.budgets[budget].model_dump(mode="json"), question["budget"])
     changed |= changes("shared.", UNSAID | protocol.shared.model_dump(mode="json"), UNSAID | question["shared"])

@@ -132,8 +132,10 @@ def ask(
     named = lookups.params(params, loaded.name) if params is not None else ParamSet(method=loaded.name)
     typed = by_part(settings)
 
+    backbone_name = chosen.backbone if backbone is None else backbone
+    spec = lookups.backbone(backbone_name)
     reference = {
-        "params": chosen.params.get(loaded.name, {}),
+        "params": chosen.params_of(loaded.name, spec.name),
         "budget": chosen.budgets[budget].model_dump(),
         "shared": chosen.shared.model_dump(),
     }
@@ -146,8 +148,6 @@ def ask(
         validated(kind, named_part, f"{params}: {part}")  # so that a fault in the file is told as the file's
         final[part] = validated(kind, named_part | typed[part], loaded.name if part == "params" else part)
     wanted_views = parse_views(views) if views is not None else chosen.views
-    backbone_name = chosen.backbone if backbone is None else backbone
-    spec = lookups.backbone(backbone_name)
     data = chosen.data
     if data_dir is not None and data.layout == "embedded":
         raise UsageError(f"--data-dir: {chosen.name} does not use it, its images come with the package")

@@ -24,7 +24,8 @@ def knobs(method: str) -> str:
     rows = []
     for name, field in methods.load(method).cls.Params.model_fields.items():
         extra: Any = field.json_schema_extra
-        rows.append([f"`{name}`", f"{field.default}", extra["provenance"], field.description])
+        default = "estimated" if field.default is None else f"{field.default}"
+        rows.append([f"`{name}`", default, extra["provenance"], field.description])
     return tabulate(rows, headers=["knob", "default", "from", "what it does"], tablefmt="pipe", disable_numparse=True)
 
 
@@ -57,7 +58,9 @@ def defaults(path: Path) -> str:
         cls: Any = methods.load(name).cls
         params = cls.Params()
         phases = [phase.name for phase in cls.phases(SimpleNamespace(params=params))]
-        told = {"params": params.model_dump(mode="json"), "phases": phases}
+        told: dict[str, Any] = {"params": params.model_dump(mode="json"), "phases": phases}
+        later = {knob: value for knob, value in dict(params).items() if knob not in told["params"]}
+        told |= {"later": later} if later else {}
         document[name] = document.get(name, {}) | {cls.version: told}
     head = (
         "# Default parameters and phases of every method, by version. Written by docs/params_table.py from the code.\n"

@@ -61,7 +61,8 @@ def make_record(
     """One record that could be true; `changed` holds parameters, budget.*, shared.*, views, backbone.
 
     A method that the suite does not have is an own one. Other options: source (its digest), images (a part of the data:
-    fewest and most of a class, train and test), budget, status, reason, commit, dirty, stored, version, threads.
+    fewest and most of a class, train and test), probe (its accuracy matrix), budget, status, reason,
+    commit, dirty, stored, version, threads.
     """
     spec = load_protocol(protocol)
     data, backbone = load_datasets()[spec.dataset], load_backbone(spec.backbone)
@@ -72,8 +73,10 @@ def make_record(
     own = options.get("source", None if method in suite_methods() else "5" * 64)
     plain = {key: None for key in changed if "." not in key and key not in ("views", "backbone")}
     defaults = plain if own else suite_methods()[method][version].params
+    known = defaults if own else defaults | suite_methods()[method][version].later
     train, test = options.get("images", (data.span("train"), data.span("test")))
-    params = defaults | spec.params.get(method, {}) | {k: v for k, v in changed.items() if k in defaults}
+    params = defaults | spec.params_of(method, changed.get("backbone", spec.backbone))
+    params |= {k: v for k, v in changed.items() if k in known}
     parts = {"budget": spec.budgets[options.get("budget", "paper")].model_dump(mode="json")}
     parts["shared"] = spec.shared.model_dump(mode="json")
     for key, value in changed.items():
@@ -98,7 +101,7 @@ def make_record(
         seed=seed,
         data=DataIdentity(digest="d" * 64 if "images" in options else data.pixels, train=train, test=test),
     )
-    sessions = []
+    sessions, probe = [], options.get("probe")
     for t, row in enumerate(accuracy):
         known, images = sum(sizes[:t]), train[0] * sizes[t]
         fixed = tuple(range(sizes[t]))
@@ -113,6 +116,7 @@ def make_record(
                 classes=tuple(classes[t]),
                 counts=SparseCounts.of(counts_of(row, sizes, test[0])),
                 train_counts=SparseCounts(true=own_classes, row=own_classes, images=[train[0]] * sizes[t]),
+                probe=SparseCounts.of(counts_of(probe[t], sizes, test[0])) if probe else None,
                 assignment=fixed,
                 train_assignment=fixed,
                 phases=phases_of(method, version, budget, images, own is not None) if t else (first,),

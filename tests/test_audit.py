@@ -66,6 +66,14 @@ def unknown_parameter(document: Document) -> None:
     document["question"]["params"]["magic"] = 7
 
 
+def later_knob_as_it_always_was(document: Document) -> None:
+    document["question"]["params"]["inference"] = "head"
+
+
+def other_images_of_the_probe(document: Document) -> None:
+    document["sessions"][1]["probe"] = {"true": [0], "row": [0], "images": [60]}
+
+
 def other_version(document: Document) -> None:
     document["question"]["method_version"] = 99
 
@@ -110,6 +118,8 @@ FORGERIES: dict[Callable[[Document], None], str] = {
     more_steps: "steps per epoch, which its images do not make",
     other_classes: "its classes, data or rules are not those of protocol digits-t2",
     unknown_parameter: "its parameters are not those of 'fea'",
+    later_knob_as_it_always_was: "its parameters are not those of 'fea'",
+    other_images_of_the_probe: "the probe has other test images than the method",
     other_version: "the suite's 'fea' has no version 99",
     training_images_of_old_classes: "training images of session 1 are of classes that came before",
     impossible_budget: "its budget cannot be",
@@ -200,3 +210,11 @@ def test_defaults_of_the_package_are_those_of_the_code():
     for name, versions in suite_methods().items():
         cls = methods.load(name).cls
         assert versions[cls.version].params == cls.Params().model_dump(mode="json")
+        assert versions[cls.version].params | versions[cls.version].later == dict(cls.Params())
+
+
+@pytest.mark.parametrize(("method", "changed"), [("fea", {"inference": "gaussian"}), ("gaussian", {"shrinkage": 0.5})])
+def test_a_knob_that_came_later_may_be_set(tmp_path, method, changed):
+    record = save(tmp_path, method, "digits-t2", 0, changed=changed)
+    assert refuted(record) is None
+    assert record.changed == changed

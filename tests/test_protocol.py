@@ -60,6 +60,28 @@ def test_medium_is_the_paper_with_a_quarter_of_the_epochs():
         assert budgets["medium"] == budgets["paper"].model_copy(update={"novel_epochs": 50})
 
 
+def test_values_for_a_backbone_come_before_those_for_all(tmp_path):
+    params = {"fea": {"n_p": 7, "omega": 3.0}, "fea@vit-s14-dinov2-112": {"omega": 4.0}}
+    protocol = load_protocol(str(own(tmp_path, params=params)))
+    assert protocol.params_of("fea", "digits-vit") == {"n_p": 7, "omega": 3.0}
+    assert protocol.params_of("fea", "vit-s14-dinov2-112") == {"n_p": 7, "omega": 4.0}
+    assert protocol.params_of("gm", "vit-s14-dinov2-112") == {}
+
+
+def test_values_for_a_backbone_are_the_reference_there(tmp_path):
+    """They are what runs with that backbone take, and no change to the method."""
+    asked = ask("fea", str(own(tmp_path, params={"fea@digits-vit": {"omega": 4.0}})))
+    assert asked.question.params["omega"] == 4.0
+    assert "omega" not in asked.changed
+    changed = ask("fea", str(own(tmp_path, params={"fea@vit-b16-dino": {"omega": 4.0}}))).question.params
+    assert changed["omega"] == 2.0
+
+
+def test_values_for_an_unknown_backbone_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="'fea@digits-vat': unknown backbone, did you mean 'digits-vit'"):
+        load_protocol(str(own(tmp_path, params={"fea@digits-vat": {"omega": 4.0}})))
+
+
 def own(tmp_path: Path, **changes) -> Path:
     document = read_yaml(Path(__file__).parent.parent / "protocols" / "digits-t2.yaml") | {"name": "own"} | changes
     path = tmp_path / "own.yaml"

@@ -109,7 +109,7 @@ def test_every_table_of_the_paper_comes_out_whole(full):
 
 def test_tables_are_written_in_every_form(full):
     names = {path.name for path in (full / "tables").iterdir()}
-    kinds = ("protocols", "accuracy", "cifar", "tiny", "ablation", "omega", "own", "changed", "comparisons")
+    kinds = ("protocols", "accuracy", "cifar", "tiny", "ablation", "omega", "own", "changed", "probe", "comparisons")
     assert names == {f"{kind}.{suffix}" for kind in kinds for suffix in ("md", "csv", "tex")}
     report = compose(full)
     accuracy = next(table for table in report.tables if table.name == "accuracy")
@@ -371,6 +371,25 @@ def test_paired_differences_take_equal_seeds_alone(tmp_path):
     changed = line(tmp_path, "comparisons", metric="average_discovery", variant="css=false")
     assert (changed["seeds"], changed["low"]) == ("1", "")
     assert float(changed["mean"]) == pytest.approx((60 - 90 - 5 / 3) / 2, abs=1e-3)
+
+
+def test_the_probe_stands_beside_the_method_and_is_not_ranked(tmp_path):
+    """Own AvD 90, the probe's 75 and 90: 15 and 0 less; Student's reach is 12.706 standard errors."""
+    own = [[90], [90, 90], [90, 90, 90]]
+    save(tmp_path, "fea", "digits-t2", 0, own, probe=[[90], [90, 90], [90, 90, 60]])
+    save(tmp_path, "fea", "digits-t2", 1, own, probe=own)
+    save(tmp_path, "gm", "digits-t2", 0, own)  # made before there was a probe
+    report = compose(tmp_path)
+    write(report, tmp_path)
+    found = line(tmp_path, "probe", metric="average_discovery")
+    values = [float(found[key]) for key in ("own", "probe", "mean", "low", "high")]
+    reach = 12.7062 * (7.5 * 2**0.5) / 2**0.5
+    assert values == pytest.approx([90, 82.5, -7.5, -7.5 - reach, -7.5 + reach], abs=1e-2)
+    assert {row["method"] for row in lines(tmp_path, "probe")} == {"fea"}
+    table = next(table for table in report.tables if table.name == "probe")
+    assert all(cell.rank == 0 for section in table.sections for row in section.rows for cell in row)
+    assert "90.00 → 82.50: -7.50" in to_markdown(table)
+    assert r"90.00 $\to$ 82.50" in to_latex(table)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=8))

@@ -16,7 +16,7 @@ from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
 from benchmark.protocol import protocol_names, suggest
 from benchmark.report.figures import Picture, pictures
-from benchmark.report.frames import cell_frame, comparisons, run_frame
+from benchmark.report.frames import cell_frame, comparisons, probes, run_frame
 from benchmark.report.page import page, pictures_of, without_pictures
 from benchmark.report.paper import load_paper
 from benchmark.report.runs import Found, Run, require_records
@@ -82,7 +82,7 @@ def compose(results: Path, *, own: bool = True, protocols: Sequence[str] = (), m
     names = Names(paper)
     frame = run_frame(found.runs)
     cells = cell_frame(frame, paper)
-    tables = build_tables(cells, comparisons(frame), own_protocols(found.runs), paper)
+    tables = build_tables(cells, comparisons(frame), probes(found.runs), own_protocols(found.runs), paper)
     return Report(found.runs, found.refused, found.repeated, cells, tables, pictures(found.runs, names), names)
 
 

@@ -15,6 +15,7 @@ from benchmark.record import group_name, stored_text
 from benchmark.report.paper import Paper
 from benchmark.report.runs import Run
 from benchmark.scoring import METRICS
+from benchmark.statistics import t_interval
 
 FLOORS = {"kmeans": "k-means (floor)", "gaussian": "Gaussian (floor)"}
 """Methods that train nothing, and how tables call them."""
@@ -212,6 +213,32 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
             rows += [named | row for row in paired(changed, runs[same], "version", "source")] if variant else []
     columns = ["environment", "protocol", "variant", "first", "second", "metric", "mean", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=columns).astype({"mean": float, "low": float, "high": float})
+
+
+def probes(runs: Iterable[Run]) -> pd.DataFrame:
+    """One row a metric of a cell: the method's own figure, the probe's on its features, and probe less own by seed."""
+    cells: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        if run.status == "done" and run.probe is not None:
+            cells.setdefault((run.environment, variant_text(run.variant), run.protocol, run.method), []).append(run)
+    rows = []
+    for named, found in sorted(cells.items()):
+        for metric in METRICS:
+            own, probe = ([getattr(m, metric.name) for m in side] for side in sides(found))
+            if None in own or None in probe:
+                continue
+            differences = [b - a for a, b in zip(own, probe, strict=True)]
+            low, high = t_interval(differences) or (None, None)
+            told = {"metric": metric.name, "own": float(np.mean(own)), "probe": float(np.mean(probe))}
+            told |= {"mean": float(np.mean(differences)), "low": low, "high": high, "seeds": len(found)}
+            rows.append(dict(zip(CELL, named, strict=True)) | told)
+    columns = [*CELL, "metric", "own", "probe", "mean", "low", "high", "seeds"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[5:10], float))
+
+
+def sides(runs: list[Run]) -> tuple[list[Any], list[Any]]:
+    """Metrics of the methods and of their probes, in the same order."""
+    return [run.metrics for run in runs], [run.probe for run in runs]
 
 
 def paired(first: pd.DataFrame, second: pd.DataFrame, *equal: str) -> list[dict[str, Any]]:

@@ -64,6 +64,8 @@ class Run:
     """Test images of each session's classes."""
     metrics: scoring.Metrics | None
     """None if the run diverged before it could be scored."""
+    probe: scoring.Metrics | None
+    """What a linear discriminant makes of the method's features (benchmark/probe.py); none: an older record."""
     assignments: list[list[int]]
     on_new_rows: list[float]
     """Share of a session's own training images on the rows that it created, in percent; session by session."""
@@ -144,6 +146,7 @@ def summary(record: RunRecord, file: str, *, own: bool) -> Run:
         sizes=record.sizes,
         images=[int(part.sum()) for part in images],
         metrics=scoring.score(counts, assignments) if counts else None,
+        probe=record.probe_metrics() if record.status == "done" else None,
         assignments=assignments,
         on_new_rows=[
             on_new_rows(session.train_counts, sum(record.sizes[:t])) for t, session in enumerate(record.sessions)

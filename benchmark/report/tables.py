@@ -20,7 +20,17 @@ from benchmark.statistics import shown
 
 LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$"}
-LATEX |= {"†": r"\dag{}", "§": r"\S{}", "¶": r"\P{}", "−": "$-$", "<": "$<$", ">": "$>$", '"': "''", "|": r"\textbar{}"}
+LATEX |= {
+    "†": r"\dag{}",
+    "§": r"\S{}",
+    "¶": r"\P{}",
+    "−": "$-$",
+    "→": r"$\to$",
+    "<": "$<$",
+    ">": "$>$",
+    '"': "''",
+    "|": r"\textbar{}",
+}
 LAST_LETTER = 0x180
 """Latin with accents ends here; what follows needs fonts that not everybody has."""
 CSV_DECIMALS = 4
@@ -406,13 +416,42 @@ def comparison_table(pairs: pd.DataFrame, names: Names) -> Table:
     return Table("comparisons", "Paired differences", note, sections, pairs)
 
 
+def probe_table(probes: pd.DataFrame, names: Names) -> Table:
+    """What the head makes of the features and what a discriminant does: a section for each environment and protocol."""
+    sections = []
+    for environment in environments(probes):
+        here = probes[probes["environment"] == environment]
+        for protocol in sorted(here["protocol"].unique()):
+            found = lookup(here[here["protocol"] == protocol], "method", "variant", "metric")
+            rows = []
+            for method in names.ordered(method for method, _, _ in found):
+                for variant in dict.fromkeys(v for m, v, _ in found if m == method):
+                    own = [found.get((method, variant, metric.name)) for metric in METRICS]
+                    rows.append([Cell(names.label(method)), Cell(variant), *(Cell(probe_text(row)) for row in own)])
+            columns = ["method", "changed", *(m.title for m in METRICS)]
+            sections.append(Section(f"{protocol}, {environment}", columns, rows))
+    note = (
+        "The method's own figure → that of the probe: a linear discriminant on the method's features, with class means "
+        "written at the end of each session and one covariance, that of the base classes. Then the difference by seed "
+        "[95 % t interval] (seeds). A diagnosis, never ranked: what the probe forgets, the features forgot; what the "
+        "method forgets beyond that, its head forgot."
+    )
+    return Table("probe", "Head or features?", note, sections, probes)
+
+
+def probe_text(row: Line | None) -> str:
+    return "" if row is None else f"{number(row['own'])} → {number(row['probe'])}: {interval_text(row)}"
+
+
 def interval_text(row: Line) -> str:
     if pd.isna(row["low"]):
         return f"{signed(row['mean'])} (one seed)"
     return f"{signed(row['mean'])} [{signed(row['low'])}, {signed(row['high'])}] ({row['seeds']})"
 
 
-def build_tables(cells: pd.DataFrame, pairs: pd.DataFrame, own: list[OwnProtocol], paper: Paper) -> list[Table]:
+def build_tables(
+    cells: pd.DataFrame, pairs: pd.DataFrame, probes: pd.DataFrame, own: list[OwnProtocol], paper: Paper
+) -> list[Table]:
     """All of them, those of the paper first and in its order."""
     names = Names(paper)
     cifar = [name for name in paper.protocols if name.startswith("cifar")]
@@ -427,6 +466,7 @@ def build_tables(cells: pd.DataFrame, pairs: pd.DataFrame, own: list[OwnProtocol
         variant_table(cells, "omega", "Weight of BAP (omega)", paper.variants["omega"], names),
         own_table(cells, names),
         changed_table(cells, names),
+        probe_table(probes, names),
         comparison_table(pairs, names),
     ]
 
