@@ -1,6 +1,7 @@
 """What reaches what in FEA, and what its switches do."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,3 +197,18 @@ def test_projectors_are_kept_or_made_anew(kept):
     first = method.q[0].weight.detach().clone()
     begin(method, world, 2, 0)
     assert torch.equal(method.q[0].weight, first) == kept
+
+
+def test_watching_the_gradients_changes_nothing(short_run):
+    """docs/watched_fea.py trains as FEA does, and tells of every term how hard it pulls."""
+    file = Path(__file__).parent.parent / "docs" / "watched_fea.py"
+    plain, watched = short_run(method="fea"), short_run(method=f"{file}:WatchedFEA")
+    for one, two in zip(plain.sessions, watched.sessions, strict=True):
+        assert one.counts == two.counts
+        for phase, seen in zip(one.phases, two.phases, strict=True):
+            assert phase.terms == seen.terms
+    told = watched.sessions[1].phases[0].diagnostics
+    assert told["block_replay"] == [0.0] * 4  # pseudo features never pass the block
+    assert told["known_distil"] == [0.0] * 4  # features know no rows
+    assert min(told["known_replay"]) > 0
+    assert min(told["block_distil"][1:]) > 0
