@@ -69,7 +69,8 @@ def load(results: str | Path = "results", *, own: bool = True) -> "pd.DataFrame"
 
     Columns: run, protocol, method, label, seed, environment, variant, group, own; session, classes (met so far),
     overall, known, novel, on_new_rows, seconds, C0, C1, ... (accuracy of each session's classes); average_accuracy,
-    average_forgetting, average_discovery, stored_images, stored_numbers, the same in all rows of a run.
+    average_forgetting, average_discovery, the same of the probe (probe_average_accuracy, ...), stored_images,
+    stored_numbers, the same in all rows of a run.
     """
     from benchmark.report.reading import load as read  # noqa: PLC0415
 

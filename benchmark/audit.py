@@ -27,7 +27,7 @@ def refuted(record: RunRecord) -> str | None:
 def _of_method(record: RunRecord) -> Iterator[str]:
     question = record.question
     if question.method_source is not None:
-        if record.own.defaults is None or not record.own.defaults.keys() <= question.params.keys():
+        if record.own.defaults is None or not question.params.keys() <= record.own.defaults.keys():
             yield f"'{question.method}' is an own method, and its default parameters are not told"
         if question.method in suite_methods():
             yield f"'{question.method}' is a method of the suite and cannot be an own one"
@@ -42,7 +42,7 @@ def _of_method(record: RunRecord) -> Iterator[str]:
     elif record.own.defaults is not None:
         yield "it tells default parameters of its own for a method of the suite"
     else:
-        defaults = versions[question.method_version].params | versions[question.method_version].later
+        defaults = versions[question.method_version].every
         odd = [name for name, value in question.params.items() if not alike(value, defaults[name])]
         if odd:
             yield f"its parameter '{odd[0]}' is of another kind than that of '{question.method}'"
@@ -57,9 +57,8 @@ def has_the_knobs(params: Mapping[str, Any], known: MethodDefaults) -> bool:
 
 
 def alike(one: object, two: object) -> bool:
-    """Whether two values are of one kind: numbers, words or switches. None, as a default, stands for any."""
-    if two is None:
-        return True
+    """Whether two values are of one kind: numbers, words or switches. None, as a default, stands for a number."""
+    one, two = (0.0 if value is None else value for value in (one, two))
     kinds = [bool if isinstance(v, bool) else float if isinstance(v, int | float) else type(v) for v in (one, two)]
     return kinds[0] is kinds[1]
 

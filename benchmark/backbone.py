@@ -7,6 +7,7 @@ result equals the plain block's in value and in the gradient of every parameter 
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,9 @@ from benchmark.weights import fitted, read_weights
 
 Precision = Literal["float32", "bfloat16"]
 """Of the trunk's matrix products."""
+
+CPU_UNITS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+"""How torch is asked for a processor's units for bfloat16: not public, so it may be gone one day."""
 
 PASS_ON_CPU, PASS_ON_GPU = 16, 256
 """Pictures that pass the trunk together: few on a CPU, so that what a layer hands to the next stays in its cache."""
@@ -205,7 +209,8 @@ class Trunk(nn.Module):
         pixels = pixels.to(mean.device, non_blocking=True)
         if pixels.dtype == torch.uint8:
             pixels = pixels / 255
-        with torch.autocast(mean.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+        rounded = self.precision == "bfloat16"
+        with torch.autocast(mean.device.type, torch.bfloat16) if rounded else nullcontext():
             tokens = self.vit.forward_features((pixels - mean) / std).float()
         rest = tokens[:, 1:]
         if self.eps is not None:
@@ -260,10 +265,12 @@ def require_units(precision: Precision, device: torch.device) -> None:
 
 
 def has_bfloat16_units(device: torch.device) -> bool:
+    """Whether the device multiplies matrices of this format itself. Where torch cannot tell, it does not."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    found = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # noqa: SLF001 - not public
-    return device.type == "cpu" and found
+        with torch.cuda.device(device):
+            return torch.cuda.is_bf16_supported(including_emulation=False)
+    asked = (getattr(torch.cpu, name, None) for name in CPU_UNITS)
+    return device.type == "cpu" and any(ask() for ask in asked if ask is not None)
 
 
 def images_to_tokens(trunk: Trunk, pixels: Tensor) -> Tokens:

@@ -123,7 +123,7 @@ def session_result(
         classes=setting.stream.sessions[number],
         counts=SparseCounts.of(counts),
         train_counts=SparseCounts.of(train_counts),
-        probe=SparseCounts.of(predictions["probe"].counts(known + new)),
+        probe=SparseCounts.of(predictions["probe"].counts(known + new)) if "probe" in predictions else None,
         assignment=tuple(solved[0]),
         train_assignment=tuple(solved[1]),
         phases=tuple(logs),

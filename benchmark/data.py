@@ -104,17 +104,23 @@ def digits_holdout() -> Dataset:
 def held_out(spec: DatasetSpec, whole: Dataset) -> Dataset:
     """For choosing between readings: training images of the first classes alone; the last ones of each are its test.
 
-    Last in the order of the pixels' digests, which is as good as drawn. No test image of `whole` takes part, and no
-    image of another class.
+    Last in the order of the pixels' digests, which is as good as drawn. Nothing of `whole`'s test split takes part, and
+    nothing of another class.
     """
     labels, keep = whole.train.labels, spec.most("train")
     own = [np.flatnonzero(labels == label) for label in range(spec.classes)]
+    few = [label for label, ids in enumerate(own) if len(ids) <= keep]
+    if few:
+        raise DataError(
+            f"class '{whole.classes[few[0]]}' of {whole.name} has {len(own[few[0]])} training images here, of which "
+            f"{keep} are to be trained on: none can be held out"
+        )
     parts = [np.sort(np.concatenate(each)) for each in ([ids[:keep] for ids in own], [ids[keep:] for ids in own])]
     train, test = (whole.train.take(ids) for ids in parts)
-    if not len(test):
-        raise DataError(f"{whole.name} has no more than {keep} training images per class here, none can be held out")
-    digest = data_digest(*((image_digests(split.images), split.labels.tolist()) for split in (train, test)))
-    return Dataset(spec.name, whole.classes[: spec.classes], train, test, digest)
+    digests = {"train": image_digests(train.images), "test": image_digests(test.images)}
+    digest = data_digest((digests["train"], train.labels.tolist()), (digests["test"], test.labels.tolist()))
+    in_both = len({*digests["train"]} & {*digests["test"]})
+    return Dataset(spec.name, whole.classes[: spec.classes], train, test, digest, in_both)
 
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = {"digits": digits, "digits-holdout": digits_holdout}

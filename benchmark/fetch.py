@@ -110,6 +110,8 @@ def fetch_weights(spec: Backbone, wish: Wish, display: Display, stop: Stop) -> P
 
 def fetch_dataset(spec: DatasetSpec, root: Path, wish: Wish, display: Display, stop: Stop) -> Path:
     """Download and unpack below `root`, unless the dataset is there already; one process at a time."""
+    if spec.held_out_of is not None:
+        spec = load_datasets()[spec.held_out_of]
     if spec.archive is None:
         raise UsageError(f"{spec.name} comes with the package, there is nothing to fetch")
     with waiting_lock(make_folder(root) / f".{spec.name}.lock", "fetching the same dataset", display, stop):

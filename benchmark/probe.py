@@ -5,13 +5,15 @@ class's row, in the features it has then. Means of earlier sessions stay as they
 that of the base classes in session 0. An image goes to the nearest mean: the linear discriminant of the Gaussian floor.
 
 It is the same for every method, costs one more pass over the images, and is counted beside the method's own
-predictions. It is a diagnosis, not a result: what the probe forgets, the features forgot; what the method forgets
-beyond that, its head forgot.
+predictions. It is a diagnosis, not a result. Where the probe forgets less than the method, the head lost what the
+features still hold. Where it forgets more, the features have moved away from the means that were written down; whether
+the classes could still be told apart with fresh means, it cannot say.
 """
 
 import torch
 from torch import Tensor, nn
 
+from benchmark.stream import Tokens
 from methods.clustering import class_means, distances, whitening_of
 
 
@@ -20,11 +22,21 @@ class Probe(nn.Module):
 
     mean: Tensor
     whitening: Tensor
+    blind: Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(0, width))  # of every class, whitened
         self.register_buffer("whitening", torch.eye(width))
+        self.register_buffer("blind", torch.tensor(False))  # whether it ever met features it cannot read
+
+    @torch.no_grad()
+    def features(self, block: object, tokens: Tokens) -> Tensor | None:
+        """What the block makes of tokens, if it is what the probe can read: finite numbers, as many as at first."""
+        h = block(tokens) if callable(block) else None
+        if type(h) is not Tensor or h.ndim != 2 or not h.is_floating_point() or h.shape[1] != len(self.whitening):
+            return None
+        return h.float() if bool(h.isfinite().all()) else None
 
     @torch.no_grad()
     def learn(self, h: Tensor, rows: Tensor, classes: int) -> None:

@@ -44,8 +44,8 @@ def moved(results: Path, run: Run) -> Path:
 def missing_for(record: RunRecord, results: Path) -> list[str]:
     """What a record lacks before others can rely on it."""
     question, provenance, reasons = record.question, record.provenance, []
-    if record.status != "done":
-        reasons.append(f"it is {record.status}, not done")
+    if record.status == "partial":
+        reasons.append("it is not finished")
     if question.method_source is not None:
         reasons.append("its method is a file of your own: put it into methods/ first")
     if record.own.protocol is not None:

@@ -168,7 +168,8 @@ class SessionResult(Spec):
     train_assignment: tuple[int, ...] = Field(description="the same, solved on training images: a diagnostic")
     phases: tuple[PhaseLog, ...]
     probe: SparseCounts | None = Field(
-        None, description="test images as the probe predicts them (probe.py); none: recorded before there was one"
+        None,
+        description="test images as the probe predicts them (probe.py); none: an older record, or no features",
     )
 
     def assignments(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -234,14 +235,23 @@ class RunRecord(Spec):
     sessions: tuple[SessionResult, ...]
     provenance: Provenance
 
+    @property
+    def _defaults(self) -> dict[str, Any]:
+        """All parameters of the method as they are if nobody sets them."""
+        question = self.question
+        if question.method_source is not None:
+            return self.own.defaults or {}
+        known = suite_methods().get(question.method, {}).get(question.method_version)
+        return {} if known is None else known.every
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """All parameters of the method, also those that the question leaves out because they are at their default."""
+        return self._defaults | self.question.params
+
     @cached_property
     def _difference(self) -> Difference:
-        question = self.question
-        defaults = self.own.defaults
-        if question.method_source is None:
-            known = suite_methods().get(question.method, {}).get(question.method_version)
-            defaults = None if known is None else known.params
-        return difference(question.document(), self.protocol, defaults or {})
+        return difference(self.question.document(), self.protocol, self._defaults)
 
     @property
     def protocol(self) -> Protocol:
@@ -311,8 +321,8 @@ class RunRecord(Spec):
             part, dot, rest = key.partition(".")
             if dot and part in parts:
                 found[key] = parts[part][rest]
-            elif part in question.params and key not in NOT_SET:
-                found[part] = question.params[part]
+            elif part in self.params and key not in NOT_SET:
+                found[part] = self.params[part]
         return found
 
     @property
@@ -373,6 +383,8 @@ class RunRecord(Spec):
     def probe_metrics(self) -> scoring.Metrics | None:
         """Metrics of the probe, scored as a method is: its rows are named once, at the end of their session."""
         totals, found = np.cumsum(self.sizes), [session.probe for session in self.sessions]
+        if not found:
+            return None
         counts = [probe.dense(int(size)) for probe, size in zip(found, totals, strict=True) if probe is not None]
         if len(counts) < len(found):
             return None

@@ -32,6 +32,10 @@ class MethodDefaults(Spec):
     later: dict[str, Any] = Field({}, description="knobs that came later: left out of questions at these values")
     phases: tuple[str, ...] = Field(description="stretches of a discovery session, in order")
 
+    @property
+    def every(self) -> dict[str, Any]:
+        return self.params | self.later
+
 
 @cache
 def suite_methods() -> dict[str, dict[int, MethodDefaults]]:
@@ -57,10 +61,13 @@ class Difference:
 
 
 def difference(question: Mapping[str, Any], protocol: Protocol, defaults: Mapping[str, Any]) -> Difference:
-    """Compare a question (in its JSON form) with its protocol and its method's default parameters."""
+    """Compare a question (in its JSON form) with its protocol and its method's default parameters, all of them.
+
+    A parameter that the question leaves out is at its default (knobs that came later).
+    """
     budget = nearest_budget(question["budget"], protocol.budgets)
     own = dict(defaults) | protocol.params_of(question["method"], question["backbone"]["name"])
-    changed = changes("", own, question["params"])
+    changed = changes("", own, dict(defaults) | question["params"])
     changed |= changes("budget.", protocol.budgets[budget].model_dump(mode="json"), question["budget"])
     changed |= changes("shared.", UNSAID | protocol.shared.model_dump(mode="json"), UNSAID | question["shared"])
     backbone, data = question["backbone"], question["data"]

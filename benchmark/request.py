@@ -140,7 +140,7 @@ def ask(
         "shared": chosen.shared.model_dump(),
     }
     models: dict[str, type[BaseModel]] = {"params": loaded.cls.Params, "budget": Budget, "shared": Shared}
-    plain_params = loaded.cls.Params().model_dump(mode="json")
+    plain_params = loaded.cls.Params.defaults()
     final = {}
     for part, kind in models.items():
         validated(kind, reference[part], f"{chosen.name}: {loaded.name}" if part == "params" else part)

@@ -59,7 +59,7 @@ def defaults(path: Path) -> str:
         params = cls.Params()
         phases = [phase.name for phase in cls.phases(SimpleNamespace(params=params))]
         told: dict[str, Any] = {"params": params.model_dump(mode="json"), "phases": phases}
-        later = {knob: value for knob, value in dict(params).items() if knob not in told["params"]}
+        later = {knob: value for knob, value in cls.Params.defaults().items() if knob not in told["params"]}
         told |= {"later": later} if later else {}
         document[name] = document.get(name, {}) | {cls.version: told}
     head = (

@@ -12,7 +12,6 @@ from typing import Any
 
 from tabulate import tabulate
 
-import methods
 from benchmark.record import PUBLISHED, RunRecord, read_record
 from benchmark.statistics import shown, t_interval
 
@@ -34,11 +33,16 @@ ORDER = {name: number for number, name in enumerate(NAMES)}
 
 @dataclass(frozen=True)
 class Setting:
-    """One configuration and its runs by seed."""
+    """One configuration and its runs by seed; those that diverged have no figures."""
 
     method: str
     knobs: dict[str, Any]
     runs: dict[int, RunRecord]
+    diverged: set[int]
+
+    @property
+    def average(self) -> float:
+        return mean(self.values("average accuracy").values()) if self.runs else float("-inf")
 
     def values(self, figure: str) -> dict[int, float]:
         return {seed: figures(run)[figure] for seed, run in sorted(self.runs.items())}
@@ -61,22 +65,30 @@ def figures(record: RunRecord) -> dict[str, float]:
 
 
 def knobs_of(record: RunRecord) -> dict[str, Any]:
-    """All that a setting may change: the method's knobs, also those left out at their default, and rate and epochs."""
+    """All that a setting may change: the method's knobs, the budget and what is shared."""
     question = record.question
-    params = {name: field.default for name, field in methods.load(question.method).cls.Params.model_fields.items()}
-    return params | question.params | {"lr": question.budget["lr"], "epochs": question.budget["novel_epochs"]}
+    shared = {"trunk": "float32"} | question.shared
+    return (
+        record.params
+        | {f"budget.{k}": v for k, v in question.budget.items()}
+        | {f"shared.{k}": v for k, v in shared.items()}
+    )
 
 
-def settings(trunk: str) -> list[Setting]:
-    """Settings of one number format of the trunk, by method, the best first."""
+def settings() -> list[Setting]:
+    """By method, the best first."""
     found: dict[str, Setting] = {}
     for path in sorted(RECORDS.rglob("*.json")):
         record = read_record(path)
-        if record.status == "done" and record.question.shared.get("trunk", "float32") == trunk:
-            knobs = knobs_of(record)
-            key = f"{record.question.method} {sorted(knobs.items())}"
-            found.setdefault(key, Setting(record.question.method, knobs, {})).runs[record.question.seed] = record
-    return sorted(found.values(), key=lambda one: (ORDER[one.method], -mean(one.values("average accuracy").values())))
+        method, seed = record.question.method, record.question.seed
+        one = found.setdefault(f"{method} {record.setting}", Setting(method, knobs_of(record), {}, set()))
+        if seed in one.runs or seed in one.diverged:
+            raise SystemExit(f"{path} is a second record of one run")
+        if record.status == "diverged":
+            one.diverged.add(seed)
+        else:
+            one.runs[seed] = record
+    return sorted(found.values(), key=lambda one: (ORDER[one.method], -one.average))
 
 
 def cell(values: dict[int, float]) -> str:
@@ -95,16 +107,20 @@ def difference(one: Setting, best: Setting, figure: str = "average accuracy") ->
     return shown(mean(paired), signed=True) + reach
 
 
+def value_text(value: Any) -> str:
+    return "none" if value is None else f"{value:.3g}" if isinstance(value, float) else f"{value}"
+
+
 def table(rows: list[Setting], best: Setting) -> str:
     """Knobs that vary, then figures."""
     varied = [name for name in rows[0].knobs if len({str(row.knobs[name]) for row in rows}) > 1]
     columns = ["average accuracy", "AvF", "AvD", "known", "on new rows", "probe", "probe AvF"]
     lines = [
         [
-            *(f"{row.knobs[name]:.3g}" if isinstance(row.knobs[name], float) else row.knobs[name] for name in varied),
-            *(cell(row.values(column)) for column in columns),
+            *(value_text(row.knobs[name]) for name in varied),
+            *(cell(row.values(column)) if row.runs else "diverged" for column in columns),
             difference(row, best),
-            len(row.runs),
+            f"{len(row.runs)}" + (f", {len(row.diverged)} diverged" if row.diverged else ""),
         ]
         for row in rows
     ]
@@ -115,14 +131,14 @@ def table(rows: list[Setting], best: Setting) -> str:
 def leader(rows: list[Setting]) -> Setting:
     """The highest mean among those with most seeds: one seed beats nobody who was tried three times."""
     most = max(len(row.runs) for row in rows)
-    return max(
-        (row for row in rows if len(row.runs) == most), key=lambda row: mean(row.values("average accuracy").values())
-    )
+    return max((row for row in rows if len(row.runs) == most), key=lambda row: row.average)
 
 
 def tables() -> Iterator[tuple[str, str]]:
     """Every generated part of the page by name."""
-    every = [row for row in settings("bfloat16") if row.knobs["epochs"] == 50]
+    every = [
+        row for row in settings() if row.knobs["budget.novel_epochs"] == 50 and row.knobs["shared.trunk"] == "bfloat16"
+    ]
     parts = []
     for method, title in NAMES.items():
         rows = [row for row in every if row.method == method]

@@ -61,6 +61,12 @@ class Method(nn.Module):
 
         model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
+        @classmethod
+        def defaults(cls) -> dict[str, Any]:
+            """All knobs as they are if nobody sets them, also those that questions then leave out."""
+            plain = cls()
+            return dict(plain) | plain.model_dump(mode="json")
+
         @model_serializer(mode="wrap")
         def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
             later = {

@@ -9,6 +9,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from benchmark.backbone import (
+    CPU_UNITS,
     FEW_ROWS,
     Attend,
     LastBlock,
@@ -189,8 +190,15 @@ def test_a_machine_without_units_refuses_bfloat16(monkeypatch, short_run, tmp_pa
     assert not [*(tmp_path / "results").rglob("*.json")]
 
 
-def test_units_are_asked_of_the_device():
+def test_units_are_asked_of_the_device(monkeypatch):
+    for name in CPU_UNITS:
+        assert hasattr(torch.cpu, name)  # if torch renames them, nobody gets bfloat16: say it here
+        monkeypatch.setattr(torch.cpu, name, lambda: True)
+    assert has_bfloat16_units(torch.device("cpu"))
     assert not has_bfloat16_units(torch.device("meta"))
+    for name in CPU_UNITS:
+        monkeypatch.delattr(torch.cpu, name)
+    assert not has_bfloat16_units(torch.device("cpu"))
 
 
 def test_the_trunk_s_format_is_part_of_the_question_only_where_it_was_chosen(short_run, monkeypatch):

@@ -408,7 +408,7 @@ def test_publish_moves_what_anybody_could_make_again(tmp_path, monkeypatch, caps
         ("frost", {"commit": head, "dirty": True}, "uncommitted changes"),
         ("simgcd", {"commit": "b" * 40}, "is not in the history of HEAD"),
         ("autonovel", {"commit": None}, "run from a checkout"),
-        ("kmeans", {"commit": head, "status": "diverged", "reason": "x"}, "it is diverged, not done"),
+        ("kmeans", {"commit": head, "status": "partial"}, "it is not finished"),
         ("mine", {"commit": head}, "put it into methods/ first"),
     ):
         save(results, method, "digits-t2", 0, folder="runs", **options)

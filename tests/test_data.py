@@ -291,14 +291,17 @@ def test_a_hold_out_has_training_images_of_the_first_classes_only(tmp_path):
     for label in range(4):
         found = [image.tobytes() for split in (held.train, held.test) for image in split.images[split.labels == label]]
         assert sorted(found) == sorted(picture.tobytes() for picture in pictures(label, "train"))
+    assert held.in_both == 0
     for split in (held.train, held.test):  # the order says nothing about labels here either
         digests = [hashlib.sha256(image.tobytes()).digest() for image in split.images]
         assert digests == sorted(digests)
 
 
 def test_a_hold_out_without_images_to_hold_out_is_refused(tmp_path):
-    with pytest.raises(DataError, match="none can be held out"):
-        open_dataset(judge_of(4, TRAIN), write_folders(tmp_path / "cifar10"))
+    root = write_folders(tmp_path / "cifar10")
+    next((root / "train" / NAMES[2]).iterdir()).unlink()
+    with pytest.raises(DataError, match=f"class '{NAMES[2]}' of cifar10 has {TRAIN - 1} training images here"):
+        open_dataset(judge_of(4, TRAIN - 1), root)
 
 
 def test_the_registered_hold_out_lies_where_cifar100_lies():

@@ -40,6 +40,30 @@ def test_every_run_is_probed(short_run, method):
         assert (session.probe.dense(size).sum(axis=1) == session.counts.dense(size).sum(axis=1)).all()
 
 
+def test_features_that_cannot_be_read_are_no_reason_to_stop():
+    probe = Probe(3)
+    good = torch.randn(4, 3)
+    odd = [good[:, :2], good.long(), good[0], (good, good), good.mul(torch.inf), None]
+    assert torch.equal(probe.features(lambda _: good.half(), None), good.half().float())
+    assert [probe.features(lambda _, h=h: h, None) for h in odd] == [None] * len(odd)
+    assert probe.features(None, None) is None  # a method without a block
+
+
+def test_from_the_first_unreadable_session_on_there_is_no_probe(short_run, monkeypatch):
+    """Also when features can be read again: means of a session are missing for good."""
+    read, calls = Probe.features, []
+
+    def sometimes(self, block, tokens):
+        calls.append(len(self.mean))
+        return None if len(self.mean) == 6 and not self.blind else read(self, block, tokens)
+
+    monkeypatch.setattr(Probe, "features", sometimes)
+    record = short_run(method="kmeans")
+    assert [session.probe is None for session in record.sessions] == [False, True, True]
+    assert record.probe_metrics() is None
+    assert record.status == "done"
+
+
 def test_a_record_from_before_the_probe_agrees_with_one_that_has_it(short_run):
     new = short_run(method="kmeans")
     sessions = tuple(session.model_copy(update={"probe": None}) for session in new.sessions)

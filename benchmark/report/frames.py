@@ -15,7 +15,7 @@ from benchmark.record import group_name, stored_text
 from benchmark.report.paper import Paper
 from benchmark.report.runs import Run
 from benchmark.scoring import METRICS
-from benchmark.statistics import t_interval
+from benchmark.statistics import shown, t_interval
 
 FLOORS = {"kmeans": "k-means (floor)", "gaussian": "Gaussian (floor)"}
 """Methods that train nothing, and how tables call them."""
@@ -70,7 +70,7 @@ def run_frame(runs: Iterable[Run]) -> pd.DataFrame:
 
 def printed(value: float) -> float:
     """The number that readers see."""
-    return float(f"{value:.{DECIMALS}f}")
+    return float(shown(value, DECIMALS))
 
 
 def cell_frame(frame: pd.DataFrame, paper: Paper) -> pd.DataFrame:

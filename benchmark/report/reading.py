@@ -47,6 +47,7 @@ def session_frame(runs: Iterable[Run]) -> pd.DataFrame:
             "stored_images": run.stored[0],
             "stored_numbers": run.stored[1],
             **run.figures(),
+            **{f"probe_{metric.name}": getattr(run.probe, metric.name, None) for metric in METRICS},
         }
         for t, row in enumerate(run.metrics.accuracy):
             told = {

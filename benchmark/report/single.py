@@ -91,6 +91,9 @@ def run_text(run: Run) -> str:
     summary = [("group", run.group), ("status", state), ("record", run.file), ("command", run.command)]
     summary += [("", PLACEHOLDERS)] if PLACEHOLDER.search(run.command) else []
     summary += [(metric.title, "-" if (v := run.figures()[metric.name]) is None else f"{v:.2f}") for metric in METRICS]
+    if run.probe is not None:
+        told = ((metric.title, getattr(run.probe, metric.name)) for metric in METRICS)
+        summary += [(f"probe: {title}", "-" if value is None else f"{value:.2f}") for title, value in told]
     summary += [("stored per class", stored_text([run.stored])), ("extra weights", f"{run.extra_weights:,}")]
     summary += [("optimiser steps", str(run.optimiser_steps))]
     parts = [run.name, plain_table(summary)]

@@ -433,8 +433,8 @@ def probe_table(probes: pd.DataFrame, names: Names) -> Table:
     note = (
         "The method's own figure → that of the probe: a linear discriminant on the method's features, with class means "
         "written at the end of each session and one covariance, that of the base classes. Then the difference by seed "
-        "[95 % t interval] (seeds). A diagnosis, never ranked: what the probe forgets, the features forgot; what the "
-        "method forgets beyond that, its head forgot."
+        "[95 % t interval] (seeds). A diagnosis, never ranked. Where the probe forgets less, the head lost what the "
+        "features still hold; where it forgets more, the features moved away from the means that were written down."
     )
     return Table("probe", "Head or features?", note, sections, probes)
 

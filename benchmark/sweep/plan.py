@@ -209,7 +209,8 @@ class Expected(Lookups):
             if spec.archive is None or (data_dir is not None and not data_dir.is_dir()):
                 raise
             option = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
-            self.note(spec.name, data_folder(data_dir) / spec.folders[0], f"bench fetch {spec.name}{option}")
+            name = spec.held_out_of or spec.name
+            self.note(name, data_folder(data_dir) / spec.folders[0], f"bench fetch {name}{option}")
             (a, b), (c, d) = (spec.span(split) or [0, 0] for split in ("train", "test"))
             return DataIdentity(digest=spec.pixels or UNKNOWN, train=(a, b), test=(c, d))
 
@@ -280,7 +281,8 @@ class Planner:
         command = f"bench bank {options} --threads {self.shares.cores}{self.device}"
         views, protocol = request.question.views, request.protocol
         every = sum(map(len, protocol.classes)) == protocol.data.classes  # then protocols share it
-        name = f"bank/{protocol.data.name if every else protocol.name}-{request.backbone.name}-views{views}"
+        formats = "".join(f"-{value}" for value in (request.shared.trunk, request.shared.bank) if value != "float32")
+        name = f"bank/{protocol.data.name if every else protocol.name}-{request.backbone.name}{formats}-views{views}"
         cores, memory = self.shares.cores, MEMORY_MB["bank"]
         step = Step(name, "bank", command, folder=self.folder, cores=cores, memory_mb=memory)
         fetches = self.fetches(request)
