@@ -172,6 +172,18 @@ def test_what_is_published_is_done_and_what_is_damaged_is_not(tmp_path):
     assert planned(tmp_path, methods="kmeans", seeds="0").done == 1
 
 
+def test_banks_of_two_number_formats_are_two_steps_and_a_hold_out_is_fetched_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    rounded = {"shared.trunk": "bfloat16"}
+    wanted = [Wanted("fea", "cifar100-holdout-t2", 0, settings=settings) for settings in ({}, rounded)]
+    plan = make_plan("x", [*wanted, Wanted("fea", "cifar100-t5", 0, backbone="vit-s14-dinov2-112")], tmp_path, ONE)
+    assert plan.missing == ["vit-s14-dinov2-112", "cifar100"]
+    banks = {step.name: step.command for step in plan.of("bank")}
+    assert len(banks) == 3
+    assert [("--set shared.trunk=bfloat16" in command) for command in banks.values()] == [False, True, False]
+    assert {name for step in plan.of("run") for name in step.needs if name.startswith("bank/")} == {*banks}
+
+
 def test_missing_data_and_weights_are_steps_and_offline_a_sentence(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
     plan = make_plan("x", [Wanted("fea", "cifar100-t5", seed) for seed in (0, 1)], tmp_path, ONE)
