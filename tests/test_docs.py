@@ -20,11 +20,11 @@ def test_ci_runs_exactly_the_command_of_the_readme():
     assert [line.split()[0] for line in script if line and not line.startswith("#")] == ["set", "cd", "python3"]
 
 
-@pytest.mark.parametrize("script", ["digits_t2.py", "choices.py", "params_table.py"])
+@pytest.mark.parametrize("script", ["digits_t2.py", "choices.py", "params_table.py", "readings.py", "results.py"])
 def test_generated_pages_follow_from_their_sources(script, tmp_path):
     """The script changes nothing in a copy of docs/ and results/."""
     copy = tmp_path / "copy"
-    for folder in ("docs", "results/published", "protocols"):
+    for folder in ("docs", "results/published", "results/readings", "protocols"):
         target = copy / folder
         target.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-r", str(ROOT / folder), str(target)], check=True)
