@@ -138,6 +138,25 @@ def leader(rows: list[Setting]) -> Setting:
     return max((row for row in rows if len(row.runs) == most), key=lambda row: row.average)
 
 
+def formats(every: list[Setting]) -> str:
+    """The same setting with both number formats of the trunk: bfloat16 less float32, paired by seed."""
+    sides: dict[str, dict[str, Setting]] = {}
+    for row in every:
+        rest = {name: value for name, value in row.knobs.items() if name != "shared.trunk"}
+        sides.setdefault(f"{row.method} {rest}", {})[row.knobs["shared.trunk"]] = row
+    lines = []
+    for both in sides.values():
+        if len(both) == 2:
+            rounded, exact = both["bfloat16"], both["float32"]
+            seeds = rounded.runs.keys() & exact.runs.keys()
+            cells = [cell({seed: side.values("average accuracy")[seed] for seed in seeds}) for side in (exact, rounded)]
+            lines.append([NAMES[rounded.method], *cells, difference(rounded, exact), len(seeds)])
+    if not lines:
+        return "Not run yet: `bench sweep --suite trunk --out results/readings`."
+    headers = ["", "float32", "bfloat16", "bfloat16 less float32 [95 % t interval]", "n"]
+    return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
+
+
 def tables() -> Iterator[tuple[str, str]]:
     """Every generated part of the page by name."""
     every = [
@@ -149,6 +168,7 @@ def tables() -> Iterator[tuple[str, str]]:
         if rows:
             parts.append(f"### {title}\n\n{table(rows, leader(rows))}\n")
     yield "settings", "\n".join(parts)
+    yield "formats", formats(settings())
 
 
 def watched() -> dict[str, RunRecord]:
