@@ -21,6 +21,7 @@ def shown(value: float, decimals: int = 1, *, signed: bool = False) -> str:
     """A figure as pages print it.
 
     First rounded to nine decimals: means of counts often lie exactly between two figures, and which of them is printed
-    would then depend on the order in which a version of numpy sums.
+    would then depend on the order in which a version of numpy sums. What is printed as zero has no sign.
     """
-    return f"{round(float(value), 9):{'+' if signed else ''}.{decimals}f}"
+    text = f"{round(float(value), 9):{'+' if signed else ''}.{decimals}f}"
+    return text if float(text) else text.lstrip("+-")

@@ -117,7 +117,7 @@ def value_text(value: Any) -> str:
 
 def table(rows: list[Setting], best: Setting) -> str:
     """Knobs that vary, then figures."""
-    varied = [name for name in rows[0].knobs if len({str(row.knobs[name]) for row in rows}) > 1]
+    varied = [name for name in rows[0].knobs if len({str(row.knobs[name]) for row in rows}) > 1 or name == "budget.lr"]
     columns = ["average accuracy", "AvF", "AvD", "known", "on new rows", "probe", "probe AvF"]
     lines = [
         [

@@ -16,7 +16,7 @@ from benchmark.record import SparseCounts
 from benchmark.report.drawing import render
 from benchmark.report.reading import compared, curve_picture
 from benchmark.report.runs import on_new_rows, require_records
-from benchmark.statistics import t_interval
+from benchmark.statistics import shown, t_interval
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +160,9 @@ def test_the_commands(bench, results, tmp_path):
     assert "no run of 'gmm', did you mean 'gm'" in bench("report", "--method", "gmm", "--results", str(results)).stderr
     both = bench("report", "--method", "gm", "--check", "--results", str(results))
     assert (both.returncode, "leave --protocol and --method out" in both.stderr) == (2, True)
+
+
+def test_figures_are_printed_alike_whatever_the_sum_was_rounded_to():
+    assert [shown(value) for value in (-0.45, -0.45 + 1e-12, -0.45 - 1e-12)] == ["-0.5"] * 3
+    assert (shown(-0.04), shown(0.04, signed=True), shown(-0.04, signed=True)) == ("0.0", "0.0", "0.0")
+    assert (shown(12.345, 2), shown(1, signed=True)) == ("12.35", "+1.0")

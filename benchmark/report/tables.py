@@ -85,8 +85,7 @@ class Table:
 
 
 def number(value: float) -> str:
-    text = shown(value, DECIMALS)
-    return text.removeprefix("-") if float(text) == 0 else text
+    return shown(value, DECIMALS)
 
 
 def signed(value: float) -> str:
