@@ -1,6 +1,7 @@
 """Sweeps: which runs are wanted, what must be done for them, and that it gets done whatever happens on the way."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -73,7 +74,7 @@ def test_suites_of_the_package_ask_what_can_be_asked(name, tmp_path):
     blocks = load_suite(name).runs
     plan = make_plan(name, wanted_runs(blocks, Common()), tmp_path, ONE)
     combinations = [len(b.methods) * len(b.protocols) * len(b.seeds) * len(b.settings) for b in blocks]
-    grids = [len(next(iter(b.grid.values()), (0,))) for b in blocks]
+    grids = [math.prod(map(len, b.grid.values())) * max(1, len(b.params)) for b in blocks]
     assert plan.runs == sum(a * b for a, b in zip(combinations, grids, strict=True))
 
 
