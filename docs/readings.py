@@ -1,7 +1,8 @@
 """What the judge says: `python docs/readings.py` makes the tables of docs/readings.md and its picture.
 
-They are made of the records in results/readings: those of the suites `readings` and `finalists`, every setting tried,
-the losing ones too. `bench sweep --suite readings --out results/readings` makes records that are not there yet.
+They are made of the records in results/readings: every setting of the suites `readings` and `trunk`, the losing ones
+too. `bench sweep --suite readings --out results/readings` makes records that are not there yet, and
+`bench publish --results results/readings RUN ...` moves them to the published ones.
 """
 
 from collections.abc import Iterator
