@@ -5,6 +5,7 @@ too. `bench sweep --suite readings --out results/readings` makes records that ar
 `bench publish --results results/readings RUN ...` moves them to the published ones.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 RECORDS = HERE.parent / "results" / "readings" / PUBLISHED
 PAGE = HERE / "readings.md"
 WATCHED = HERE.parent / "results" / "readings" / "watched"
+JUDGE = "cifar100-holdout-t2"
 PICTURE = HERE / "readings-pulls.png"
 TERMS = ("replay", "distil", "contrast", "label", "guide", "css", "bap")
 TITLES = {"1-letter": "FEA to the letter", "2-default-lr-0.03": "our default"}
@@ -117,6 +119,16 @@ def difference(one: Setting, best: Setting, figure: str = "average accuracy") ->
     return shown(mean(paired), signed=True) + reach
 
 
+def name_of(row: Setting) -> str:
+    """`default`: the method as it is, at whatever learning rate; `letter`: FEA as printed."""
+    for name, params in (("default", None), *([("letter", "fea-literal")] if row.method == "fea" else [])):
+        knobs = wanted_knobs(Wanted(row.method, JUDGE, 0, "medium", params=params))
+        free = {"budget.lr", "shared.trunk"}
+        if all(row.knobs[key] == value for key, value in knobs.items() if key not in free):
+            return name
+    return ""
+
+
 def value_text(value: Any) -> str:
     return "none" if value is None else f"{value:.3g}" if isinstance(value, float) else f"{value}"
 
@@ -127,6 +139,7 @@ def table(rows: list[Setting], best: Setting) -> str:
     columns = ["average accuracy", "AvF", "AvD", "known", "on new rows", "probe", "probe AvF"]
     lines = [
         [
+            name_of(row),
             *(value_text(row.knobs[name]) for name in varied),
             *(cell(row.values(column)) if row.runs else "diverged" for column in columns),
             difference(row, best),
@@ -134,14 +147,17 @@ def table(rows: list[Setting], best: Setting) -> str:
         ]
         for row in rows
     ]
-    headers = [*(f"`{name}`" for name in varied), *columns, "less the best", "n"]
+    headers = ["", *(f"`{name}`" for name in varied), *columns, "less the best", "n"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
 def leader(rows: list[Setting]) -> Setting:
-    """The highest mean among those with most seeds: one seed beats nobody who was tried three times."""
-    most = max(len(row.runs) for row in rows)
-    return max((row for row in rows if len(row.runs) == most), key=lambda row: row.average)
+    """The highest mean over the seeds that all settings share."""
+    ran = [row for row in rows if row.runs]
+    shared = set.intersection(*({*row.runs} for row in ran))
+    return max(
+        ran, key=lambda row: mean([row.values("average accuracy")[s] for s in shared]) if shared else row.average
+    )
 
 
 def formats(every: list[Setting]) -> str:
@@ -181,14 +197,11 @@ def missing(every: list[Setting]) -> str:
     left = [run for run in wanted if (run.method, wanted_knobs(run), run.seed) not in ended]
     if not left:
         return f"All {len(wanted)} runs of the suite are here."
-    shared = ("shared.trunk",)
-    names = [
-        f"{NAMES[run.method]} ("
-        + ", ".join([f"{k} {v}" for k, v in run.settings.items() if k not in shared] or [run.params or "as it is"])
-        + f", seed {run.seed})"
-        for run in left
-    ]
-    return f"**{len(left)} of the suite's {len(wanted)} runs are not made yet**: {'; '.join(names)}."
+    counted = {name: Counter(run.seed for run in left if run.method == name) for name in NAMES}
+    seeds = sorted({run.seed for run in wanted})
+    lines = [[title, *(counted[name][seed] for seed in seeds)] for name, title in NAMES.items()]
+    told = tabulate(lines, headers=["runs missing", *(f"seed {seed}" for seed in seeds)], tablefmt="pipe")
+    return f"**{len(left)} of the suite's {len(wanted)} runs are not made yet:**\n\n{told}"
 
 
 def tables() -> Iterator[tuple[str, str]]:
