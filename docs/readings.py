@@ -120,10 +120,10 @@ def difference(one: Setting, best: Setting, figure: str = "average accuracy") ->
 
 
 def name_of(row: Setting) -> str:
-    """`default`: the method as it is, at whatever learning rate; `letter`: FEA as printed."""
+    """`default`: the method as it is, at whatever learning rate and clipping; `letter`: FEA as printed."""
     for name, params in (("default", None), *([("letter", "fea-literal")] if row.method == "fea" else [])):
         knobs = wanted_knobs(Wanted(row.method, JUDGE, 0, "medium", params=params))
-        free = {"budget.lr", "shared.trunk"}
+        free = {"budget.lr", "budget.clip", "shared.trunk"}
         if all(row.knobs[key] == value for key, value in knobs.items() if key not in free):
             return name
     return ""
