@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from records import make_record
 
 from benchmark.probe import Probe
 from benchmark.request import ask
@@ -88,3 +89,15 @@ def test_inference_changes_predictions_and_no_training(short_run, method):
 
 def test_the_parameter_set_of_fea_gaussian_is_that_knob():
     assert ask("fea", params="fea-gaussian").changed == {"inference": "gaussian"}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("fea", {"inference": "gaussian"}), ("gaussian", {"shrinkage": 0.5}), ("kmeans", {"shared.trunk": "bfloat16"})],
+)
+def test_what_a_record_tells_asks_the_same_question_again(method, settings):
+    """Knobs and constants that are left out at their defaults survive the way through a record's settings."""
+    record = make_record(method, "digits-t2", 0, changed=settings)
+    assert record.settings == settings
+    assert ask(method, settings=record.settings).question.key == ask(method, settings=settings).question.key
+    assert ask(method, settings=settings).question.key != ask(method).question.key
