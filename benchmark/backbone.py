@@ -24,6 +24,7 @@ from benchmark.protocol import Backbone
 from benchmark.slabs import Slabs
 from benchmark.stream import Tokens
 from benchmark.weights import fitted, read_weights
+from methods.products import FrozenLinear, linear
 
 Precision = Literal["float32", "bfloat16"]
 """Of the trunk's matrix products."""
@@ -34,9 +35,6 @@ CPU_UNITS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 PASS_ON_CPU, PASS_ON_GPU = 16, 256
 """Pictures that pass the trunk together: few on a CPU, so that what a layer hands to the next stays in its cache."""
 
-
-FEW_ROWS = 16
-"""With fewer, matrix products take other kernels, which round differently."""
 
 CACHED_BYTES = 5 << 20
 """Tokens that a CPU's cache surely holds."""
@@ -103,31 +101,6 @@ class LastBlock(nn.Module):
         return x + block.ls2(linear(block.mlp.fc2, hidden))
 
 
-def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """What the layer gives, to the bit, on a CPU in less time."""
-    if x.is_cuda or len(x) < FEW_ROWS or layer.bias is None:
-        return layer(x)
-    return WeightsFirst.apply(x, layer.weight, layer.bias)
-
-
-class WeightsFirst(torch.autograd.Function):
-    """x Wᵀ + b as (W xᵀ + b)ᵀ, forward and backward.
-
-    A matrix library shares a product out by the rows of its left factor. Weights have many more of them than a batch,
-    and every core then keeps to its own part of them.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.addmm(bias[:, None], weight, x.T).T.contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        (above,), (x, weight) = gradients, ctx.saved_tensors
-        return torch.mm(weight.T, above.T).T.contiguous(), torch.mm(above.T, x), above.sum(0)
-
-
 class Attend(torch.autograd.Function):
     """For every head the sum of the normalised tokens, weighted by the softmax of their products with its probe.
 
@@ -190,6 +163,9 @@ class Trunk(nn.Module):
             for part in vit.modules():
                 if isinstance(part, nn.Linear | nn.Conv2d):
                     part.to(torch.bfloat16)  # once; autocast would convert the weights at every pass
+        for part in vit.modules():
+            if type(part) is nn.Linear:
+                part.__class__ = FrozenLinear
         self.eps = float(last.block.norm1.eps) if last.fast else None
         self.register_buffer("mean", torch.tensor(spec.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(spec.std).view(1, -1, 1, 1))

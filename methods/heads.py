@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from methods.products import wide_linear
+
 ROW_STD = 0.02
 """Standard deviation of a fresh row: rows are normalised in use, so their length only scales their learning rate."""
 
@@ -47,6 +49,11 @@ class Projector(nn.Sequential):
             nn.init.zeros_(linear.bias)
             layers += [linear, nn.GELU()]
         super().__init__(*layers[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self:
+            x = wide_linear(layer, x) if isinstance(layer, nn.Linear) else layer(x)
+        return x
 
 
 def frozen(module: nn.Module) -> nn.Module:

@@ -10,10 +10,8 @@ from torch import nn
 
 from benchmark.backbone import (
     CPU_UNITS,
-    FEW_ROWS,
     Attend,
     LastBlock,
-    WeightsFirst,
     build_vit,
     has_bfloat16_units,
     open_backbone,
@@ -25,6 +23,7 @@ from benchmark.errors import DataError, UsageError
 from benchmark.protocol import Backbone, load_backbone, weight_file
 from benchmark.slabs import Slabs
 from benchmark.stream import Tokens
+from methods.products import FEW_ROWS
 
 WIDTH, HEADS = 48, 4
 
@@ -94,14 +93,6 @@ def test_attention_by_the_cacheful_gives_the_bits_of_the_plain_formula(monkeypat
     (got * above).sum().backward()
     assert torch.equal(got, expected)
     assert torch.equal(second.grad, first.grad)
-
-
-def test_layers_with_their_weights_first_have_the_gradient_they_claim():
-    torch.manual_seed(0)
-    shapes = ((3, 5), (4, 5), (4,))
-    given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    assert torch.allclose(WeightsFirst.apply(*given), nn.functional.linear(*given))
-    assert torch.autograd.gradcheck(WeightsFirst.apply, given)
 
 
 def test_tokens_are_constants():
