@@ -3,7 +3,8 @@
 Three ways to make the same training step on as many images: the usual one (every image through the whole network, last
 block trained), the cached one (tokens out of the bank, plain last block) and ours (tokens out of the bank, the class
 token alone). They take turns, and medians are compared, so a machine that is slow today is slow for all three. The
-trunk is measured in float32 and, where the machine has units for it, in bfloat16 (`shared.trunk`).
+trunk is measured in float32 and, where the machine has units for it, in bfloat16 (`shared.trunk`). What oneDNN gains
+over MKL (methods/products.py) is measured by our step and the trunk, with and without it.
 """
 
 import itertools
@@ -30,6 +31,7 @@ from benchmark.protocol import Backbone, Protocol, Shared, suggest
 from benchmark.seeds import repeatable
 from benchmark.stream import Tokens
 from methods.heads import CosineHead
+from methods.products import ONEDNN, product
 
 ROWS = 100
 """Rows of the classifier on top."""
@@ -63,6 +65,9 @@ class Speed:
     trunk_bfloat16_images_per_second: float | None
     """None: this machine has no units for it."""
     trunk_bfloat16_ratio: float | None
+    mkl_step_ratio: float | None
+    """How much longer our step takes where MKL multiplies; None: oneDNN is not there."""
+    mkl_trunk_ratio: float | None
     read_bytes_per_second: float
     step_bytes: float
     step_flops: float
@@ -83,13 +88,27 @@ def median(work: Callable[[], Any], times: int, device: torch.device) -> float:
 
 
 def matrix_peak(device: torch.device) -> float:
-    """The best rate of matrix products of several sizes, in operations a second."""
+    """The best rate of matrix products of several sizes, in operations a second, whoever multiplies."""
     rates = []
     for size in MATRIX_SIZES:
         a, b = torch.randn(2, size, size, device=device)
-        seconds(lambda: a @ b, device)  # noqa: B023 - called at once
-        rates.append(2 * size**3 / median(lambda: a @ b, 3, device))  # noqa: B023
+        ways: list[Callable[[Tensor, Tensor], Tensor]] = [torch.mm]
+        if device.type == "cpu" and ONEDNN is not None:
+            ways.append(product)
+        for multiply in ways:
+            seconds(lambda: multiply(a, b), device)  # noqa: B023 - called at once
+            rates.append(2 * size**3 / median(lambda: multiply(a, b), 3, device))  # noqa: B023
     return max(rates)
+
+
+def by_mkl(work: Callable[[], Any]) -> Callable[[], Any]:
+    """The same work without oneDNN."""
+
+    def done() -> None:
+        with torch.backends.mkldnn.flags(enabled=False):
+            work()
+
+    return done
 
 
 def read_bandwidth(device: torch.device) -> float:
@@ -201,7 +220,10 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
             trainer(model.to(device), labels) for model in (Usual(spec), Cached(plain), Cached(block))
         )
         some = pixels[: min(batch, PASS_ON_CPU if device.type == "cpu" else batch)]
-        times: dict[str, list[float]] = {"usual": [], "plain": [], "ours": [], "trunk": [], "rounded": []}
+        times: dict[str, list[float]] = {
+            name: [] for name in ("usual", "plain", "ours", "trunk", "rounded", "mkl step", "mkl trunk")
+        }
+        two_libraries = device.type == "cpu" and ONEDNN is not None
         peaks: list[float] = []
         bandwidths: list[float] = []
         number = itertools.count()
@@ -210,6 +232,12 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
             ("plain", lambda: cached(ahead.batch(0, next(number))), 1),
             ("trunk", lambda: trunk(some), 3),
             *([("rounded", lambda: rounded(some), 3)] if rounded is not None else []),
+            *([("mkl trunk", by_mkl(lambda: trunk(some)), 3)] if two_libraries else []),
+            *(
+                [("mkl step", by_mkl(lambda: ours(ahead.batch(0, next(number)))), STEPS_A_TURN)]
+                if two_libraries
+                else []
+            ),
         ]
         with ahead.pool:
             for _ in range(WARM_STEPS):
@@ -246,6 +274,8 @@ def measure(spec: Backbone, batch: int, device: torch.device, threads: int | Non
             trunk_fraction_of_peak=rate * work / peak,
             trunk_bfloat16_images_per_second=None if fast is None else len(some) / fast,
             trunk_bfloat16_ratio=None if fast is None else middle["trunk"] / fast,
+            mkl_step_ratio=middle["mkl step"] / middle["ours"] if two_libraries else None,
+            mkl_trunk_ratio=middle["mkl trunk"] / middle["trunk"] if two_libraries else None,
             read_bytes_per_second=bandwidth,
             step_bytes=bytes_moved,
             step_flops=flops,
@@ -328,6 +358,11 @@ def text(speed: Speed, predictions: list[Prediction]) -> str:
     machine = [
         ["trunk", f"{speed.trunk_images_per_second:,.1f} images/s", f"{speed.trunk_fraction_of_peak:.0%} of peak"],
         rounded,
+        *(
+            [f"{what}, by MKL instead of oneDNN", f"{ratio:.2f} times the time", ""]
+            for what, ratio in (("our step", speed.mkl_step_ratio), ("trunk", speed.mkl_trunk_ratio))
+            if ratio is not None
+        ),
         ["matrix products (peak)", f"{speed.peak_flops / 1e9:,.0f} GFLOP/s", ""],
         ["reading memory", f"{speed.read_bytes_per_second / 1e9:,.1f} GB/s", ""],
     ]
