@@ -97,15 +97,15 @@ def _of_backbone(record: RunRecord) -> Iterator[str]:
 
 def _of_data(record: RunRecord) -> Iterator[str]:
     """Every class has as many images as the data says, and the data no more than the dataset has."""
-    data, spec = record.question.data, record.protocol.data
+    data, spec = record.question.data, record.data_spec
     told = {"train": list(data.train), "test": list(data.test)}
     spans = {"train": spec.span("train"), "test": spec.span("test")}
     more = [split for split, span in spans.items() if span is not None and told[split][1] > span[1]]
     if more or not all(1 <= least <= most for least, most in told.values()):
         yield f"its numbers of images per class cannot be those of {spec.title}"
-    if spec.pixels == data.digest and told != spans:
+    if spec.registered == data.digest and told != spans:
         yield f"its data digest is that of {spec.title}, its numbers of images are not"
-    if spec.layout == "embedded" and spec.pixels != data.digest:
+    if spec.layout == "embedded" and spec.registered != data.digest:
         yield f"its data digest is not that of {spec.title}"
     before = None
     for number, (session, counts) in enumerate(zip(record.sessions, record.counts(), strict=True)):

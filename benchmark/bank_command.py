@@ -47,7 +47,7 @@ def refuse_memory(protocol: Protocol) -> None:
 
 def bank_of(request: Request) -> Bank:
     trunk, _ = split_vit(build_vit(request.backbone), request.backbone)
-    return open_bank(request, open_dataset(request.protocol.data, request.data_dir), trunk)
+    return open_bank(request, open_dataset(request.data, request.data_dir), trunk)
 
 
 def plan_request(request: Request) -> Answer:

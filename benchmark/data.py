@@ -117,10 +117,27 @@ def held_out(spec: DatasetSpec, whole: Dataset) -> Dataset:
         )
     parts = [np.sort(np.concatenate(each)) for each in ([ids[:keep] for ids in own], [ids[keep:] for ids in own])]
     train, test = (whole.train.take(ids) for ids in parts)
+    return put_together(spec.name, whole.classes[: spec.classes], train, test)
+
+
+def first_of_each(whole: Dataset, count: int) -> Dataset:
+    """The first so many training images of every class, in the order of their digests; all test images."""
+    own = [np.flatnonzero(whole.train.labels == label) for label in range(len(whole.classes))]
+    few = [label for label, ids in enumerate(own) if len(ids) < count]
+    if few:
+        raise DataError(
+            f"class '{whole.classes[few[0]]}' of {whole.name} has {len(own[few[0]])} training images here, "
+            f"and shared.images asks for {count}"
+        )
+    train = whole.train.take(np.sort(np.concatenate([ids[:count] for ids in own])))
+    return put_together(whole.name, whole.classes, train, whole.test)
+
+
+def put_together(name: str, classes: tuple[str, ...], train: Split, test: Split) -> Dataset:
+    """A dataset made of parts of another, which are in order already."""
     digests = {"train": image_digests(train.images), "test": image_digests(test.images)}
     digest = data_digest((digests["train"], train.labels.tolist()), (digests["test"], test.labels.tolist()))
-    in_both = len({*digests["train"]} & {*digests["test"]})
-    return Dataset(spec.name, whole.classes[: spec.classes], train, test, digest, in_both)
+    return Dataset(name, classes, train, test, digest, len({*digests["train"]} & {*digests["test"]}))
 
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = {"digits": digits, "digits-holdout": digits_holdout}
@@ -135,6 +152,8 @@ def data_folder(given: Path | None) -> Path:
 
 def open_dataset(spec: DatasetSpec, data_dir: Path | None = None) -> Dataset:
     """A dataset; one that lies in files is decoded the first time it is opened."""
+    if spec.first is not None:
+        return first_of_each(open_dataset(spec.whole, data_dir), spec.first)
     if spec.layout == "embedded":
         return EMBEDDED[spec.name]()
     if spec.held_out_of is not None:

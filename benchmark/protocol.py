@@ -54,7 +54,7 @@ class Budget(Spec):
     clip: float | None = Field(None, gt=0, description="largest norm of the whole gradient; none: not clipped")
 
 
-UNSAID = {"trunk": "float32"}
+UNSAID = {"trunk": "float32", "images": None}
 """Shared constants that came later: left out of questions where they are as they were before they could be chosen."""
 
 
@@ -69,11 +69,14 @@ class Shared(Spec):
     trunk: Literal["float32", "bfloat16"] = Field(
         "float32", description="matrix products of the frozen trunk; the trained block always computes in float32"
     )
+    images: int | None = Field(
+        None, ge=1, description="training images per class: the first in order of their digests; none: all there are"
+    )
 
     @model_serializer(mode="wrap")
     def _unsaid_by_default(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """So that records and caches from before keep their keys."""
-        return {key: value for key, value in dump(self).items() if UNSAID.get(key) != value}
+        return {key: value for key, value in dump(self).items() if key not in UNSAID or UNSAID[key] != value}
 
 
 class Archive(Spec):
@@ -157,9 +160,27 @@ class DatasetSpec(Spec):
         None, description="the dataset of whose first classes these are training images, some as test images"
     )
     pictures: Pictures | None = Field(None, description="what the user's protocol says of it, if it is the user's own")
+    subsets: dict[int, str] = Field({}, description="digests of the first so many training images of every class")
+    first: int | None = Field(None, description="only so many training images of every class (`shared.images`)")
+
+    @property
+    def whole(self) -> "DatasetSpec":
+        """The same with all its images."""
+        return self.model_copy(update={"first": None})
+
+    def reduced(self, images: int) -> "DatasetSpec":
+        """The same with the first so many training images of every class, and all test images."""
+        return self.model_copy(update={"first": images})
+
+    @property
+    def registered(self) -> str | None:
+        """The digest that its images must have; none: nobody knows."""
+        return self.pixels if self.first is None else self.subsets.get(self.first)
 
     def span(self, split: Literal["train", "test"]) -> list[int] | None:
-        """The fewest and the most images of a class in the complete dataset; none: nobody says."""
+        """The fewest and the most images of a class, if all are here; none: nobody says."""
+        if split == "train" and self.first is not None:
+            return [self.first, self.first]
         told = self.train if split == "train" else self.test
         return [*told] if isinstance(told, tuple) else None if told is None else [told, told]
 
@@ -254,10 +275,16 @@ class Protocol(Spec):
     @property
     def data(self) -> DatasetSpec:
         """The dataset: one of the suite, or the user's own, of which only looking tells how many images there are."""
+        return self.data_with(self.shared.images)
+
+    def data_with(self, images: int | None) -> DatasetSpec:
+        """The dataset with so many training images of every class; none: all."""
         if isinstance(self.dataset, str):
-            return load_datasets()[self.dataset]
-        own = self.dataset
-        return DatasetSpec(name=own.name, title=own.title, classes=len(own.classes), layout="own", pictures=own)
+            spec = load_datasets()[self.dataset]
+        else:
+            own = self.dataset
+            spec = DatasetSpec(name=own.name, title=own.title, classes=len(own.classes), layout="own", pictures=own)
+        return spec if images is None else spec.reduced(images)
 
     @property
     def digest(self) -> str:

@@ -56,8 +56,10 @@ def missing_for(record: RunRecord, results: Path) -> list[str]:
         reasons.append("the code that made it had uncommitted changes")
     elif not is_in_history(provenance.commit, results):
         reasons.append(f"its commit {provenance.commit[:12]} is not in the history of HEAD")
-    if record.protocol.data.pixels != question.data.digest:
-        reasons.append(f"its data is not the complete {record.protocol.data.name} that the suite knows")
+    if record.data_spec.registered != question.data.digest:
+        first = record.data_spec.first
+        part = "the complete" if first is None else f"those {first} images per class of"
+        reasons.append(f"its data is not {part} {record.data_spec.name} that the suite knows")
     if not is_registered(question.backbone["name"], question.backbone["weights"]):
         reasons.append(f"its weights are not those the suite knows for backbone '{question.backbone['name']}'")
     return reasons

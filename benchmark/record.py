@@ -22,7 +22,17 @@ from benchmark import scoring
 from benchmark.errors import DataError, UsageError
 from benchmark.files import atomic_write
 from benchmark.intact import SEAL, digest_of, is_whole, sealed
-from benchmark.protocol import NAME, UNSAID, Protocol, Spec, Views, load_backbones, protocol_names, suite_protocol
+from benchmark.protocol import (
+    NAME,
+    UNSAID,
+    DatasetSpec,
+    Protocol,
+    Spec,
+    Views,
+    load_backbones,
+    protocol_names,
+    suite_protocol,
+)
 from benchmark.reference import Difference, difference, flat, suite_methods
 
 SCHEMA = 2
@@ -77,6 +87,9 @@ class Question(Spec):
             raise ValueError("protocol: it needs a name and classes")
         if not all(isinstance(self.backbone.get(key), str) for key in ("name", "weights")):
             raise ValueError("backbone: it needs a name and weights")
+        images = self.shared.get("images")
+        if images is not None and (type(images) is not int or images < 1):
+            raise ValueError("shared: images must be a number of images per class")
         return self
 
     @property
@@ -262,6 +275,11 @@ class RunRecord(Spec):
         if self.own.protocol is None:
             raise UsageError(f"the suite has no protocol '{name}', and the record does not hold it")
         return self.own.protocol
+
+    @property
+    def data_spec(self) -> DatasetSpec:
+        """The dataset, or the part of it that the question names."""
+        return self.protocol.data_with(self.question.shared.get("images"))
 
     @property
     def budget_name(self) -> str:

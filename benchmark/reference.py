@@ -79,11 +79,11 @@ def difference(question: Mapping[str, Any], protocol: Protocol, defaults: Mappin
         changed["backbone"] = backbone["name"]
     if not is_registered(backbone["name"], backbone["weights"]):
         changed["weights"] = backbone["weights"][:12]
-    spec = protocol.data
+    spec = protocol.data_with(question["shared"].get("images"))
     fewer = shortfall(data, spec)
     if fewer:
         changed["reduced"] = fewer
-    elif data["digest"] != spec.pixels:
+    elif data["digest"] != spec.registered:
         changed["data"] = data["digest"][:12]
     return Difference(budget, changed)
 

@@ -61,6 +61,11 @@ class Request:
     given: Given
     """Files that the user gave by path, for the record."""
 
+    @property
+    def data(self) -> DatasetSpec:
+        """The dataset, or the part of it that was asked for."""
+        return self.protocol.data_with(self.shared.images)
+
 
 class ParamSet(Spec):
     """A named set of parameters for one method."""
@@ -84,7 +89,7 @@ class Lookups:
         self.params = cache(load_params)
         self.backbone = cache(load_backbone)
         self._weights: dict[tuple[str, Path | None], tuple[Path, str]] = {}
-        self._images: dict[tuple[str, Path | None], DataIdentity] = {}
+        self._images: dict[tuple[str, Path | None, int | None], DataIdentity] = {}
 
     def weights(self, name: str, given: Path | None) -> tuple[Path, str]:
         """The file of a backbone's weights, and the digest that stands for them."""
@@ -92,11 +97,12 @@ class Lookups:
             self._weights[name, given] = self.find_weights(self.backbone(name), given)
         return self._weights[name, given]
 
-    def images(self, protocol: str, data_dir: Path | None) -> DataIdentity:
+    def images(self, protocol: str, data_dir: Path | None, images: int | None) -> DataIdentity:
         """Which images a protocol has here."""
-        if (protocol, data_dir) not in self._images:
-            self._images[protocol, data_dir] = self.find_images(self.protocol(protocol, data_dir).data, data_dir)
-        return self._images[protocol, data_dir]
+        key = (protocol, data_dir, images)
+        if key not in self._images:
+            self._images[key] = self.find_images(self.protocol(protocol, data_dir).data_with(images), data_dir)
+        return self._images[key]
 
     def find_weights(self, spec: Backbone, given: Path | None) -> tuple[Path, str]:
         path = weights_at_hand(spec, given, self.fetching)
@@ -148,7 +154,11 @@ def ask(
         validated(kind, named_part, f"{params}: {part}")  # so that a fault in the file is told as the file's
         final[part] = validated(kind, named_part | typed[part], loaded.name if part == "params" else part)
     wanted_views = parse_views(views) if views is not None else chosen.views
-    data = chosen.data
+    budget_model, shared_model = final["budget"], final["shared"]
+    assert isinstance(budget_model, Budget)
+    assert isinstance(shared_model, Shared)
+    data = chosen.data_with(shared_model.images)
+    refuse_more(data, chosen.data)
     if data_dir is not None and data.layout == "embedded":
         raise UsageError(f"--data-dir: {chosen.name} does not use it, its images come with the package")
     if len(spec.mean) != data.channels:
@@ -172,15 +182,12 @@ def ask(
         shared=final["shared"].model_dump(mode="json"),
         views=wanted_views,
         seed=seed,
-        data=lookups.images(protocol, data_dir),
+        data=lookups.images(protocol, data_dir, shared_model.images),
     )
     own = Own(
         protocol=None if chosen.name in protocol_names() else chosen.without_places(),
         defaults=None if loaded.source is None else plain_params,
     )
-    budget_model, shared_model = final["budget"], final["shared"]
-    assert isinstance(budget_model, Budget)
-    assert isinstance(shared_model, Shared)
     changes = difference(question.document(), chosen, plain_params)
     return Request(
         question,
@@ -202,6 +209,17 @@ def ask(
             data_dir=portable(folder) if (folder := folder_given(data, data_dir)) is not None else None,
         ),
     )
+
+
+def refuse_more(wanted: DatasetSpec, complete: DatasetSpec) -> None:
+    """A part of a dataset has no more images than all of it."""
+    span = complete.span("train")
+    if wanted.first is None or wanted.first == complete.first:
+        return
+    if complete.layout == "embedded":
+        raise UsageError(f"shared.images: {complete.title} is small enough, all its images are taken")
+    if span is not None and wanted.first > span[0]:
+        raise UsageError(f"shared.images: {wanted.first}: {complete.title} has {span[0]} training images per class")
 
 
 def portable(path: Path | str) -> str:

@@ -72,7 +72,7 @@ def pick_device(name: str) -> torch.device:
 def open_setting(request: Request, device: torch.device, display: Display, stop: Stop) -> Setting:
     """Open data and backbone; make the tokens that are not there yet."""
     protocol = request.protocol
-    dataset = open_dataset(protocol.data, request.data_dir)
+    dataset = open_dataset(request.data, request.data_dir)
     require_units(request.shared.trunk, device)
     trunk, block = open_backbone(request.backbone, request.weights, request.shared.trunk)
     trunk, block = trunk.to(device), block.to(device)

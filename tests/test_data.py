@@ -12,7 +12,7 @@ from PIL import Image
 
 from benchmark import pixels
 from benchmark.data import open_dataset
-from benchmark.errors import DataError
+from benchmark.errors import DataError, UsageError
 from benchmark.layouts import Pickled, find_layout, unpickle
 from benchmark.pixels import open_pixels
 from benchmark.protocol import DatasetSpec, load_datasets
@@ -309,3 +309,59 @@ def test_the_registered_hold_out_lies_where_cifar100_lies():
     assert (held.folders, held.archive, held.members) == (whole.folders, whole.archive, whole.members)
     assert (held.classes, held.train, held.test) == (50, 400, 100)
     assert held.pixels not in (None, whole.pixels)
+
+
+def first_digests(label: int, count: int) -> list[str]:
+    return sorted(hashlib.sha256(picture.tobytes()).hexdigest() for picture in pictures(label, "train"))[:count]
+
+
+def test_the_first_images_of_every_class_by_digest_whatever_they_were_read_from(tmp_path):
+    """`shared.images`: the same part of the same images, from folders in any order, with all test images."""
+    root = write_folders(tmp_path / "cifar10")
+    part, whole = open_dataset(CIFAR10.reduced(3), root), open_dataset(CIFAR10, root)
+    for label in range(10):
+        mine = part.train.images[part.train.labels == label]
+        assert [hashlib.sha256(image.tobytes()).hexdigest() for image in mine] == first_digests(label, 3)
+    assert np.array_equal(part.test.images, whole.test.images)
+    assert part.digest != whole.digest
+    assert open_dataset(CIFAR10.reduced(TRAIN), root).digest == whole.digest
+
+
+def asked(folder: Path, root: Path, **settings):
+    """A question about the small CIFAR-10 of these tests, with a backbone of their own."""
+    description, weights = write_backbone(folder)
+    backbone = {"backbone": str(description), "weights": weights, "views": 2}
+    return ask("kmeans", "cifar10-t2", data_dir=root, settings=settings, **backbone)
+
+
+def test_a_part_of_the_images_is_another_question_that_anybody_can_ask_again(tmp_path, monkeypatch):
+    root = write_folders(tmp_path / "cifar10")
+    complete = CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})
+    digest = open_dataset(complete.reduced(3), root).digest
+    known = load_datasets() | {"cifar10": complete.model_copy(update={"subsets": {3: digest}})}
+    monkeypatch.setattr("benchmark.protocol.load_datasets", lambda: known)
+    whole, part = asked(tmp_path, root), asked(tmp_path, root, **{"shared.images": 3})
+    assert part.question.key != whole.question.key
+    assert "images" not in whole.question.shared  # questions from before keep their key
+    assert part.question.data.digest == digest
+    assert (part.question.data.train, part.question.data.test) == ((3, 3), (TEST, TEST))
+    assert part.changed.keys() - whole.changed.keys() == {"shared.images"}
+    assert not {"reduced", "data"} & part.changed.keys()
+
+
+@pytest.mark.parametrize("images", [TRAIN + 1, 0, "many"])
+def test_a_part_that_cannot_be_taken_is_refused(tmp_path, monkeypatch, images):
+    root = write_folders(tmp_path / "cifar10")
+    known = load_datasets() | {"cifar10": CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})}
+    monkeypatch.setattr("benchmark.protocol.load_datasets", lambda: known)
+    with pytest.raises(UsageError, match=r"images"):
+        asked(tmp_path, root, **{"shared.images": images})
+    with pytest.raises(UsageError, match="is small enough"):
+        ask("kmeans", "digits-t2", settings={"shared.images": 3})
+
+
+def test_a_class_with_too_few_images_here_is_named(tmp_path):
+    root = write_folders(tmp_path / "cifar10")
+    next((root / "train" / NAMES[2]).iterdir()).unlink()
+    with pytest.raises(DataError, match=f"class '{NAMES[2]}' of cifar10 has {TRAIN - 1} training images here"):
+        open_dataset(CIFAR10.reduced(TRAIN), root)

@@ -212,7 +212,7 @@ class Expected(Lookups):
             name = spec.held_out_of or spec.name
             self.note(name, data_folder(data_dir) / spec.folders[0], f"bench fetch {name}{option}")
             (a, b), (c, d) = (spec.span(split) or [0, 0] for split in ("train", "test"))
-            return DataIdentity(digest=spec.pixels or UNKNOWN, train=(a, b), test=(c, d))
+            return DataIdentity(digest=spec.registered or UNKNOWN, train=(a, b), test=(c, d))
 
     def note(self, name: str, path: Path, command: str) -> None:
         step = Step(f"fetch/{name}", "fetch", command, proof=str(path.resolve()), folder=str(Path.cwd()))
@@ -268,8 +268,9 @@ class Planner:
         if not needs_bank(request):
             return None
         ours, theirs = request.shared, request.protocol.shared
-        numbers = {"shared.bank": (ours.bank, theirs.bank), "shared.trunk": (ours.trunk, theirs.trunk)}
-        options = words_of(wanted, {key: own for key, (own, usual) in numbers.items() if own != usual}, run=False)
+        decide = ("bank", "trunk", "images")
+        chosen = {f"shared.{key}": getattr(ours, key) for key in decide if getattr(ours, key) != getattr(theirs, key)}
+        options = words_of(wanted, chosen, run=False)
         if options not in self.known_banks:
             self.known_banks[options] = self._new_bank(request, options)
         step = self.known_banks[options]
@@ -282,6 +283,7 @@ class Planner:
         views, protocol = request.question.views, request.protocol
         every = sum(map(len, protocol.classes)) == protocol.data.classes  # then protocols share it
         formats = "".join(f"-{value}" for value in (request.shared.trunk, request.shared.bank) if value != "float32")
+        formats += "" if request.shared.images is None else f"-{request.shared.images}images"
         name = f"bank/{protocol.data.name if every else protocol.name}-{request.backbone.name}{formats}-views{views}"
         cores, memory = self.shares.cores, MEMORY_MB["bank"]
         step = Step(name, "bank", command, folder=self.folder, cores=cores, memory_mb=memory)
