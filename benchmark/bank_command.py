@@ -53,8 +53,8 @@ def bank_of(request: Request) -> Bank:
 def plan_request(request: Request) -> Answer:
     """What the tokens of a run take on disk, and how much of that is there."""
     refuse_memory(request.protocol)
-    bank, question = bank_of(request), request.question
-    return told(banks.plan(request.protocol, request.backbone, question.views, bank.shape, cache_folder(), bank))
+    bank, views, spec = bank_of(request), request.question.views, request.backbone
+    return told(banks.plan(request.protocol, request.data, spec, views, bank.shape, cache_folder(), bank))
 
 
 def plan_complete(protocol: Protocol, spec: Backbone, views: int | str | None, settings: Mapping[str, Any]) -> Answer:
@@ -66,7 +66,7 @@ def plan_complete(protocol: Protocol, spec: Backbone, views: int | str | None, s
     shared = validated(Shared, dict(protocol.shared) | by_part(settings)["shared"], "shared")
     shape = Shape(*trunk.shape, shared.bank)
     wanted = protocol.views if views is None else parse_views(views)
-    return told(banks.plan(protocol, spec, wanted, shape, cache_folder(), None))
+    return told(banks.plan(protocol, protocol.data_with(shared.images), spec, wanted, shape, cache_folder(), None))
 
 
 def told(counted: banks.Plan) -> Answer:

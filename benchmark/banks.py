@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from benchmark.bank import FOOTER, HEADER, Bank, Piece, Shape, payload_digest, shards, wanted_pieces
 from benchmark.files import is_held
-from benchmark.protocol import Backbone, Protocol
+from benchmark.protocol import Backbone, DatasetSpec, Protocol
 
 DAY = 86400.0
 
@@ -33,9 +33,16 @@ class Plan:
     missing_bytes: int
 
 
-def plan(protocol: Protocol, spec: Backbone, views: int | str, shape: Shape, folder: Path, bank: Bank | None) -> Plan:
-    """Counted, not measured: of the complete dataset, or of the images that are here if the bank is known."""
-    data = protocol.data
+def plan(
+    protocol: Protocol,
+    data: DatasetSpec,
+    spec: Backbone,
+    views: int | str,
+    shape: Shape,
+    folder: Path,
+    bank: Bank | None,
+) -> Plan:
+    """Counted, not measured: of all images the dataset has, or of those that are here if the bank is known."""
     classes = sum(map(len, protocol.classes))
     if bank is None:
         counts = {"train": classes * data.most("train"), "test": classes * data.most("test")}

@@ -107,7 +107,7 @@ def paired(one: pd.DataFrame, two: pd.DataFrame, column: str) -> str:
 def comparison(frame: pd.DataFrame, rows: list[Row]) -> str:
     """All rows of a protocol, the best first, each beside the Gaussian floor; rows that have not run say so."""
     found = {row.label: runs_of(frame, row) for row in rows}
-    floor = found[NAMES["gaussian"]]
+    floor = found.get(NAMES["gaussian"])
     order = sorted(found, key=lambda label: -found[label]["average_accuracy"].mean() if len(found[label]) else 1e9)
     lines = []
     for label in order:
@@ -116,7 +116,7 @@ def comparison(frame: pd.DataFrame, rows: list[Row]) -> str:
             lines.append([label, *["not run"] + [""] * len(FIGURES), "", 0])
             continue
         cells = [spread(runs[column]) for column in FIGURES.values()]
-        less = "" if label == NAMES["gaussian"] else paired(runs, floor, "average_accuracy")
+        less = "" if floor is None or runs is floor else paired(runs, floor, "average_accuracy")
         lines.append([label, *cells, less, shown(runs["minutes"].mean(), 0), len(runs)])
     headers = ["", *FIGURES, "less the Gaussian floor", "minutes", "n"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
@@ -128,7 +128,7 @@ def agreement(frame: pd.DataFrame, rows: list[Row], protocol: str) -> str:
     plain = {row.method: runs_of(frame, row) for row in rows if not row.variant and row.method in paper}
     shared = set.intersection(*({*runs.index} for runs in plain.values())) if plain else set()
     if not shared:
-        return "No seed has all five methods yet."
+        return f"No seed has all {len(plain)} methods of the paper yet."
     names = sorted(plain)
     theirs = [paper[name][protocol] for name in names]
     taus = [
@@ -138,7 +138,8 @@ def agreement(frame: pd.DataFrame, rows: list[Row], protocol: str) -> str:
     interval = t_interval(taus)
     reach = "" if interval is None else f" (95 % interval {shown(interval[0], 2)} to {shown(min(interval[1], 1.0), 2)})"
     mean = shown(sum(taus) / len(taus), 2)
-    return f"Kendall's tau between our order of the five methods and the paper's: {mean}{reach}, {len(taus)} seeds."
+    whose = f"our order of these {len(names)} methods and the paper's"
+    return f"Kendall's tau between {whose}: {mean}{reach}, {len(taus)} seeds."
 
 
 def parts(frame: pd.DataFrame, whole: Row, rows: list[Row]) -> str:
@@ -159,16 +160,20 @@ def parts(frame: pd.DataFrame, whole: Row, rows: list[Row]) -> str:
 
 
 def sections(frame: pd.DataFrame) -> dict[str, str]:
-    """Every generated part of the page by name."""
-    methods, named, changed = load_suite("real").runs
+    """Every generated part of the page by name: a protocol, or `protocol, budget` where that is not `medium`."""
+    blocks = load_suite("real").runs
+    plain = [block for block in blocks if not block.labels]
     told: dict[str, str] = {}
-    for name in methods.protocols:
+    for name, budget in dict.fromkeys((name, block.budget) for block in plain for name in block.protocols):
         protocol = load_protocol(name)
-        rows = rows_of(methods, protocol) + rows_of(named, protocol)
-        told[name] = f"{comparison(frame, rows)}\n\n{agreement(frame, rows, name)}"
-    (place,) = changed.protocols
-    whole = next(row for row in rows_of(methods, load_protocol(place)) if row.method == "fea")
-    told["parts"] = parts(frame, whole, rows_of(changed, load_protocol(place)))
+        ours = [block for block in plain if name in block.protocols and block.budget == budget]
+        rows = [row for block in ours for row in rows_of(block, protocol)]
+        title = name if budget == "medium" else f"{name}, {budget}"
+        told[title] = f"{comparison(frame, rows)}\n\n{agreement(frame, rows, name)}"
+    (changed,) = (block for block in blocks if block.labels)
+    protocol = load_protocol(changed.protocols[0])
+    rows = [row for block in plain if protocol.name in block.protocols for row in rows_of(block, protocol)]
+    told["parts"] = parts(frame, rows[0], rows_of(changed, protocol))
     return told
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.protocol import load_backbone, load_backbones, load_datasets, load_protocol
+from benchmark.protocol import load_backbone, load_backbones, load_protocol
 from benchmark.record import (
     PUBLISHED,
     DataIdentity,
@@ -65,11 +65,11 @@ def make_record(
     commit, dirty, stored, version, threads.
     """
     spec = load_protocol(protocol)
-    data = load_datasets()[spec.dataset]
     classes = [list(own) for own in spec.classes]
     sizes = [len(own) for own in classes]
     accuracy = fading(len(sizes), 90, 2) if accuracy is None else accuracy
     changed, version = options.get("changed", {}), options.get("version", 1)
+    data = spec.data_with(changed.get("shared.images"))
     backbone = load_backbones().get(changed.get("backbone", ""), load_backbone(spec.backbone))
     own = options.get("source", None if method in suite_methods() else "5" * 64)
     plain = {key: None for key in changed if "." not in key and key not in ("views", "backbone")}
@@ -100,7 +100,7 @@ def make_record(
         **parts,
         views=changed.get("views", spec.views),
         seed=seed,
-        data=DataIdentity(digest="d" * 64 if "images" in options else data.pixels, train=train, test=test),
+        data=DataIdentity(digest="d" * 64 if "images" in options else data.registered, train=train, test=test),
     )
     sessions, probe = [], options.get("probe")
     for t, row in enumerate(accuracy):

@@ -316,7 +316,8 @@ class Planner:
         if spec.name not in self.shapes:
             self.shapes[spec.name] = split_vit(build_vit(spec), spec)[0].shape
         shape = Shape(*self.shapes[spec.name], request.shared.bank)
-        return banks.plan(request.protocol, spec, request.question.views, shape, self.cache, None).bytes
+        views = request.question.views
+        return banks.plan(request.protocol, request.data, spec, views, shape, self.cache, None).bytes
 
     def fetches(self, request: Request) -> tuple[str, ...]:
         """Steps that bring what a run needs and is not here."""
