@@ -41,6 +41,12 @@ NAMES = {
     "gaussian": "Gaussian floor",
 }
 ORDER = {name: number for number, name in enumerate(NAMES)}
+SEEDS = 3
+"""That a setting needs before it can be chosen."""
+DISCOVERS = 90.0
+"""A setting is valid if at the end of each session more of its images than this, in %, are on its new rows."""
+RATE = {"budget.lr": 0.1, "budget.clip": 1.0, "shared.trunk": "bfloat16", "budget.novel_epochs": 50}
+"""What is the same for all methods."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,78 @@ def leader(rows: list[Setting]) -> Setting:
     )
 
 
+def candidates(rows: list[Setting]) -> list[Setting]:
+    """Settings of one method that can be chosen: three seeds, the common rate, the method's own predictions."""
+    return [
+        row
+        for row in rows
+        if len(row.runs) >= SEEDS
+        and all(row.knobs[name] == value for name, value in RATE.items())
+        and (row.knobs.get("inference") != "gaussian")
+    ]
+
+
+def is_valid(row: Setting) -> bool:
+    return mean(row.values("on new rows").values()) > DISCOVERS
+
+
+def chosen(rows: list[Setting]) -> Setting:
+    """By the rule of docs/readings.md: the best valid one, or the default if it is not worse beyond chance."""
+    standing = [row for row in rows if is_valid(row)] or rows
+    best = max(standing, key=lambda row: row.average)
+    for row in standing:
+        if is_default(row) and row is not best:
+            lost = [row.values("average accuracy")[seed] - one for seed, one in best.values("average accuracy").items()]
+            interval = t_interval(lost)
+            return row if interval is not None and interval[1] >= 0 else best
+    return best
+
+
+def usual_knobs(method: str) -> dict[str, Any]:
+    """Values of docs/methods.md, which are published ones wherever there are some; without what is chosen here."""
+    known = suite_methods()[method]
+    return known[max(known)].every | load_protocol(JUDGE).params_of(method, "")
+
+
+def is_default(row: Setting) -> bool:
+    return all(row.knobs[name] == value for name, value in usual_knobs(row.method).items())
+
+
+def own_knobs(row: Setting) -> str:
+    """What a setting has other than the method's own values."""
+    usual = usual_knobs(row.method)
+    told = [f"{name} {value_text(row.knobs[name])}" for name, value in usual.items() if row.knobs[name] != value]
+    return ", ".join(told) or "default"
+
+
+def choices(every: list[Setting]) -> str:
+    """What the rule chooses of the settings with three seeds."""
+    lines = []
+    for method, title in NAMES.items():
+        rows = candidates([row for row in every if row.method == method])
+        if method in ("kmeans", "gaussian") or not rows:
+            continue
+        taken = chosen(rows)
+        standing = [row for row in rows if is_valid(row)] or rows
+        best = max(standing, key=lambda row: row.average)
+        lines += [
+            [
+                title,
+                own_knobs(row),
+                cell(row.values("average accuracy")),
+                cell(row.values("on new rows")),
+                "yes" if is_valid(row) else "no",
+                difference(row, best),
+                "**chosen**" if row is taken else "",
+            ]
+            for row in sorted(rows, key=lambda row: (row is not taken, -row.average))
+        ]
+    if not lines:
+        return "No setting has three seeds yet."
+    headers = ["", "setting", "average accuracy", "on new rows", "valid", "less the best valid", ""]
+    return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
+
+
 def formats(every: list[Setting]) -> str:
     """The same setting with both number formats of the trunk: bfloat16 less float32, paired by seed."""
     sides: dict[str, dict[str, Setting]] = {}
@@ -214,6 +292,7 @@ def tables() -> Iterator[tuple[str, str]]:
         rows = [row for row in every if row.method == method]
         if rows:
             parts.append(f"### {title}\n\n{table(rows, leader(rows))}\n")
+    yield "choices", choices(every)
     yield "settings", "\n".join(parts)
     yield "missing", missing(settings())
     yield "formats", formats(settings())
