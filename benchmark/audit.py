@@ -100,6 +100,11 @@ def _of_data(record: RunRecord) -> Iterator[str]:
     data, spec = record.question.data, record.data_spec
     told = {"train": list(data.train), "test": list(data.test)}
     spans = {"train": spec.span("train"), "test": spec.span("test")}
+    if spec.first is not None and spec.layout == "embedded":
+        yield f"a part of {spec.title} cannot be asked for"
+    whole = spec.whole.span("train")
+    if spec.first is not None and whole is not None and spec.first >= whole[1]:
+        yield f"it asks for {spec.first} training images per class of {spec.title}, which has {whole[1]}"
     more = [split for split, span in spans.items() if span is not None and told[split][1] > span[1]]
     if more or not all(1 <= least <= most for least, most in told.values()):
         yield f"its numbers of images per class cannot be those of {spec.title}"

@@ -70,7 +70,10 @@ class Shared(Spec):
         "float32", description="matrix products of the frozen trunk; the trained block always computes in float32"
     )
     images: int | None = Field(
-        None, ge=1, description="training images per class: the first in order of their digests; none: all there are"
+        None,
+        ge=1,
+        strict=True,
+        description="training images per class: the first in order of their digests; none: all there are",
     )
 
     @model_serializer(mode="wrap")

@@ -351,6 +351,8 @@ class RunRecord(Spec):
         """
         question, given, changed = self.question, self.provenance.given, dict(self.changed)
         own_images = {"reduced", "data"} & changed.keys()  # which images, nobody can type: say where they are
+        if self.data_spec.first is not None:  # they can be taken again from the complete dataset
+            own_images -= {"data"}
         own_method = None if question.method_source is None else given.method or f"{question.method}.py:{CLASS}"
         own_protocol = None
         if self.own.protocol is not None:

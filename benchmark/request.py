@@ -158,7 +158,7 @@ def ask(
     assert isinstance(budget_model, Budget)
     assert isinstance(shared_model, Shared)
     data = chosen.data_with(shared_model.images)
-    refuse_more(data, chosen.data)
+    refuse_more(data)
     if data_dir is not None and data.layout == "embedded":
         raise UsageError(f"--data-dir: {chosen.name} does not use it, its images come with the package")
     if len(spec.mean) != data.channels:
@@ -211,15 +211,18 @@ def ask(
     )
 
 
-def refuse_more(wanted: DatasetSpec, complete: DatasetSpec) -> None:
-    """A part of a dataset has no more images than all of it."""
-    span = complete.span("train")
-    if wanted.first is None or wanted.first == complete.first:
+def refuse_more(wanted: DatasetSpec) -> None:
+    """A part of a dataset has fewer images than all of it: else one question could be asked in two ways."""
+    if wanted.first is None:
         return
-    if complete.layout == "embedded":
-        raise UsageError(f"shared.images: {complete.title} is small enough, all its images are taken")
-    if span is not None and wanted.first > span[0]:
-        raise UsageError(f"shared.images: {wanted.first}: {complete.title} has {span[0]} training images per class")
+    whole, span = wanted.whole, wanted.whole.span("train")
+    if whole.layout == "embedded":
+        raise UsageError(f"shared.images: {whole.title} is small enough, all its images are taken")
+    if span is not None and wanted.first >= span[1]:
+        raise UsageError(
+            f"shared.images: {wanted.first}: {whole.title} has {span[1]} training images per class: ask for fewer, or "
+            "leave it out"
+        )
 
 
 def portable(path: Path | str) -> str:

@@ -136,7 +136,9 @@ def agreement(frame: pd.DataFrame, rows: list[Row], protocol: str) -> str:
         for seed in sorted(shared)
     ]
     interval = t_interval(taus)
-    reach = "" if interval is None else f" (95 % interval {shown(interval[0], 2)} to {shown(min(interval[1], 1.0), 2)})"
+    if interval is None:
+        return "The order of methods is compared with the paper's once two seeds are here."
+    reach = f" (95 % interval {shown(interval[0], 2)} to {shown(min(interval[1], 1.0), 2)})"
     mean = shown(sum(taus) / len(taus), 2)
     whose = f"our order of these {len(names)} methods and the paper's"
     return f"Kendall's tau between {whose}: {mean}{reach}, {len(taus)} seeds."

@@ -107,6 +107,10 @@ def defaults_of_its_own(document: Document) -> None:
     document["own"]["defaults"] = document["question"]["params"]
 
 
+def part_of_what_is_always_whole(document: Document) -> None:
+    document["question"]["shared"]["images"] = 20
+
+
 FORGERIES: dict[Callable[[Document], None], str] = {
     perfect_counts: "a class has 100 test images, its data has 60",
     long_training: "session 1 has other epochs than its budget (200)",
@@ -126,6 +130,7 @@ FORGERIES: dict[Callable[[Document], None], str] = {
     fewer_curves: "curves that do not cover its epochs",
     other_kind_of_parameter: "its parameter 'omega' is of another kind",
     other_network: "its network is not that of backbone 'digits-vit'",
+    part_of_what_is_always_whole: "with a committed split cannot be asked for",
     defaults_of_its_own: "default parameters of its own for a method of the suite",
 }
 
@@ -164,6 +169,20 @@ def test_a_forgery_is_refused_by_name_and_reason(forge, tmp_path):
     (said,) = report.refused
     assert path.name in said
     assert FORGERIES[forge] in said
+
+
+def test_a_part_of_a_dataset_is_smaller_than_all_of_it():
+    """The registered part of CIFAR-10 passes; one of more images than there are does not."""
+    part = {"shared.images": 1000}
+    assert refuted(make_record("fea", "cifar10-t1", 0, changed=part)) is None
+    reason = refuted(
+        make_record("fea", "cifar10-t1", 0, changed={"shared.images": 50_000}, images=((50_000,) * 2, (1000,) * 2))
+    )
+    assert reason == "it asks for 50000 training images per class of CIFAR-10, which has 5000"
+    unknown = make_record("fea", "cifar10-t1", 0, changed={"shared.images": 700}, images=((700, 700), (1000, 1000)))
+    assert refuted(unknown) is None
+    assert "--data-dir" not in unknown.command  # anybody can take it from the complete dataset
+    assert "--set shared.images=700" in unknown.command
 
 
 def test_images_cannot_come_and_go():

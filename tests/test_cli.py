@@ -417,6 +417,17 @@ def test_publish_moves_what_anybody_could_make_again(tmp_path, monkeypatch, caps
     save(results, "fea", "cifar10-t2", 0, folder="runs", commit=head, images=((30, 30), (9, 9)))
     save(results, "fea", "cifar10-t2", 1, folder="runs", commit=head, changed={"backbone": "small"})
     assert "is not the complete cifar10" in publish("cifar10-t2/fea/seed0")[1]
+    save(
+        results,
+        "gm",
+        "cifar10-t2",
+        0,
+        folder="runs",
+        commit=head,
+        changed={"shared.images": 700},
+        images=((700,) * 2, (1000,) * 2),
+    )
+    assert "is not those 700 images per class of cifar10" in publish("cifar10-t2/gm/seed0")[1]
     monkeypatch.setattr("benchmark.publish.is_registered", lambda *_: False)
     assert "weights are not those the suite knows for backbone 'small'" in publish("cifar10-t2/fea/seed1")[1]
     monkeypatch.setattr("benchmark.publish.is_registered", lambda *_: True)
@@ -428,5 +439,7 @@ def test_publish_moves_what_anybody_could_make_again(tmp_path, monkeypatch, caps
     moved = [*map(Path, told.splitlines())]
     assert [path.parent.name for path in moved] == ["fea", "gm"]
     assert all(path.is_file() and "published" in path.parts for path in moved)
+    save(results, "frost", "cifar10-t2", 0, folder="runs", commit=head, changed={"shared.images": 1000})
+    assert publish("cifar10-t2/frost")[0] == 0  # a part that is registered
     assert not [*(results / "runs" / "digits-t2" / "fea").rglob("*.json")]
     assert publish("digits-t2/fea")[0] == 2  # no own run of that name is left

@@ -349,7 +349,7 @@ def test_a_part_of_the_images_is_another_question_that_anybody_can_ask_again(tmp
     assert not {"reduced", "data"} & part.changed.keys()
 
 
-@pytest.mark.parametrize("images", [TRAIN + 1, 0, "many"])
+@pytest.mark.parametrize("images", [TRAIN + 1, TRAIN, 0, True, "many"])
 def test_a_part_that_cannot_be_taken_is_refused(tmp_path, monkeypatch, images):
     root = write_folders(tmp_path / "cifar10")
     known = load_datasets() | {"cifar10": CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})}

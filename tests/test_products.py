@@ -58,6 +58,43 @@ def test_wide_layers_give_gradients_only_where_they_are_wanted(wanted):
 
 
 @needs_onednn
+def test_wide_layers_take_inputs_of_any_shape_as_plain_ones_do():
+    """A method of one's own may send anything through a projector; torch says what does not fit."""
+    torch.manual_seed(0)
+    projector = Projector(INPUTS, (512, 512, 64))
+    plain = nn.Sequential(*copy.deepcopy([*projector]))
+    x = torch.randn(20, 3, INPUTS)
+    assert torch.equal(projector(x), plain(x))
+    projector(x).sum().backward()
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        projector(torch.randn(20, INPUTS - 1))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        FrozenLinear(INPUTS, OUTPUTS).requires_grad_(False)(torch.randn(20, 3, INPUTS - 1))
+
+
+@needs_onednn
+def test_gradients_of_gradients_are_those_of_a_plain_layer():
+    torch.manual_seed(0)
+    layer, found = nn.Linear(INPUTS, OUTPUTS), []
+    for way in (linear, lambda one, x: one(x)):
+        x = torch.ones(20, INPUTS, requires_grad=True)
+        (slope,) = torch.autograd.grad(way(layer, x).square().sum(), x, create_graph=True)
+        layer.zero_grad()
+        slope.square().sum().backward()
+        found.append(layer.weight.grad.clone())
+    assert found[1].norm() > 0
+    assert close(found[0], found[1].double())
+
+
+@needs_onednn
+def test_layers_of_the_trunk_give_gradients_to_whoever_asks():
+    layer = FrozenLinear(INPUTS, OUTPUTS).requires_grad_(False)
+    x = torch.randn(20, INPUTS, requires_grad=True)
+    layer(x).sum().backward()
+    assert close(x.grad, layer.weight.double().sum(0).expand(20, -1))
+
+
+@needs_onednn
 def test_who_multiplies():
     """Wide layers of many rows go to oneDNN, unless torch is told not to use it; nothing else does."""
     wide, narrow = nn.Linear(INPUTS, OUTPUTS), nn.Linear(96, 384)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from records import make_record
 
+from benchmark.record import SparseCounts
+
 SCRIPT = Path(__file__).parent.parent / "docs" / "readings.py"
 SPEC = importlib.util.spec_from_file_location("readings_page", SCRIPT)
 page = importlib.util.module_from_spec(SPEC)
@@ -15,71 +17,79 @@ COMMON = {"shared.trunk": "bfloat16", "budget.clip": 1.0}
 
 
 def setting(levels: dict[int, float], share: float = 95.0, method: str = "fea", **knobs):
-    """A setting whose accuracy is the same for all classes, by seed; `share` of its images are on new rows."""
-    runs = {
-        seed: make_record(
-            method, page.JUDGE, seed, [[level] * (t + 1) for t in range(3)], budget="medium", changed=COMMON | knobs
-        )
-        for seed, level in levels.items()
-    }
-    made = page.Setting(method, page.knobs_of(next(iter(runs.values()))), runs, set())
-    made.values = {
-        "average accuracy": levels,
-        "on new rows": dict.fromkeys(levels, share),
-    }.__getitem__
-    return made
+    """A setting by seed: the accuracy of all classes, and the share of a session's images on its new rows, in %."""
+    runs = {}
+    for seed, level in levels.items():
+        accuracy = [[level] * (t + 1) for t in range(3)]
+        made = make_record(method, page.JUDGE, seed, accuracy, budget="medium", changed=COMMON | knobs, probe=accuracy)
+        sessions = [shared_out(session, share) if t else session for t, session in enumerate(made.sessions)]
+        runs[seed] = made.model_copy(update={"sessions": tuple(sessions)})
+    return page.Setting(method, page.knobs_of(next(iter(runs.values()))), runs, set())
 
 
-@pytest.fixture(autouse=True)
-def _plain_settings(monkeypatch):
-    """Settings with figures of our own: shares on new rows need counts of a whole run."""
+def shared_out(session, share: float):
+    """Of each class's 400 training images this many stay on their row, the others are on row 0."""
+    told = session.train_counts
+    dealt = [
+        (row, place, count)
+        for row, images in zip(told.true, told.images, strict=True)
+        for place, count in ((0, images - round(images * share / 100)), (row, round(images * share / 100)))
+        if count
+    ]
+    true, row, images = map(list, zip(*dealt, strict=True))
+    return session.model_copy(update={"train_counts": SparseCounts(true=true, row=row, images=images)})
 
-    class Told(page.Setting):
-        __setattr__ = object.__setattr__
 
-        @property
-        def average(self):
-            return page.mean(self.values("average accuracy").values())
+LOW, HIGH = {0: 80.0, 1: 81.0, 2: 80.0}, {0: 82.0, 1: 83.0, 2: 82.0}
 
-    monkeypatch.setattr(page, "Setting", Told)
+
+def test_the_figures_of_a_setting_are_those_of_its_records():
+    made = setting(LOW, share=95.0)
+    assert made.values("average accuracy") == pytest.approx(LOW)
+    assert made.values("on new rows") == pytest.approx(dict.fromkeys(LOW, 95.0))
 
 
 def test_the_default_stays_unless_it_is_worse_beyond_chance():
-    default = setting({0: 80.0, 1: 81.0, 2: 80.0})
-    noisy = setting({0: 84.0, 1: 79.5, 2: 83.0}, lambda_fd=3.0)
-    better = setting({0: 82.0, 1: 83.1, 2: 82.0}, lambda_fd=1.0)
+    default, noisy = setting(LOW), setting({0: 84.0, 1: 79.0, 2: 83.0}, lambda_fd=3.0)
+    better = setting(HIGH, lambda_fd=1.0)
     assert page.chosen([default, noisy]) is default
     assert page.chosen([default, better]) is better
     assert page.chosen([default, setting({0: 79.0, 1: 79.0, 2: 79.0}, epsilon=0.3)]) is default
 
 
-def test_a_setting_that_does_not_discover_is_taken_only_where_none_does():
-    """However good its average: most of its images stay on old rows."""
-    high = {0: 90.0, 1: 90.5, 2: 90.0}
-    idle, valid = setting(high, share=50.0), setting({0: 80.0, 1: 81.0, 2: 80.0}, lambda_fd=3.0)
-    assert page.chosen([idle, valid]) is valid
-    assert page.chosen([idle, setting({0: 80.0, 1: 81.0, 2: 80.0}, share=90.0, lambda_fd=3.0)]) is idle
+def test_of_equals_one_that_discovers_is_taken():
+    """But never one that is worse beyond chance."""
+    idle = setting({0: 80.0, 1: 82.0, 2: 80.0}, share=80.0)
+    assert page.chosen([idle, equal := setting(LOW, lambda_fd=3.0)]) is equal
+    high = setting(HIGH, share=80.0)
+    assert page.chosen([high, setting(LOW, lambda_fd=3.0)]) is high
+    assert page.chosen([idle, setting(LOW, share=90.0, lambda_fd=3.0)]) is idle
+
+
+def test_one_seed_that_does_not_discover_is_enough():
+    runs = setting(LOW).runs | {2: setting(LOW, share=89.0).runs[2]}
+    assert page.discovers(setting(LOW))
+    assert not page.discovers(page.Setting("fea", setting(LOW).knobs, runs, set()))
 
 
 def test_who_can_be_chosen():
-    """Three seeds, the common rate and clipping, and the method's own head."""
-    three = {0: 80.0, 1: 81.0, 2: 80.0}
-    standing = setting(three)
+    """Three seeds, the common rate and clipping, the method's own head, and some image on a new row."""
+    standing, more = setting(LOW), setting(LOW | {3: 90.0}, epsilon=0.3)
     others = [
         setting({0: 80.0, 1: 81.0}, epsilon=0.3),
-        setting(three, **{"budget.lr": 0.03}),
-        setting(three, **{"budget.clip": None}),
-        setting(three, inference="gaussian"),
+        setting(LOW, **{"budget.lr": 0.03}),
+        setting(LOW, **{"budget.clip": None}),
+        setting(LOW, inference="gaussian"),
+        setting(HIGH, share=0.0, epsilon=0.5),
     ]
-    assert page.candidates([standing, *others]) == [standing]
+    assert page.candidates([standing, more, *others]) == [standing, more]
+    assert page.chosen([standing, more]) is standing  # a fourth seed of one alone counts for nothing
 
 
 def test_the_table_names_what_is_chosen_and_why():
-    default = setting({0: 80.0, 1: 81.0, 2: 80.0}, share=85.0)
-    valid = setting({0: 80.5, 1: 80.0, 2: 81.0}, lambda_fd=3.0)
-    lines = page.choices([default, valid]).splitlines()[2:]
-    assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == [
-        "FEA", "lambda_fd 3", "80.5 ± 0.5", "95.0 ± 0.0", "yes", "", "**chosen**",
-    ]  # fmt: skip
-    assert lines[1].split("|")[2].strip() == "default"
-    assert "| no " in lines[1]
+    default, rival = setting(LOW, share=85.0), setting({0: 80.0, 1: 80.0, 2: 80.0}, lambda_fd=3.0)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.choices([default, rival]).splitlines()]
+    assert lines[2][:3] == ["FEA", "lambda_fd 3", "80.0 ± 0.0"]
+    assert lines[2][3].startswith("-0.3 [")
+    assert lines[2][4:] == ["yes", "95.0 ± 0.0", "yes", "**chosen**"]
+    assert lines[3][1:] == ["default", "80.3 ± 0.6", "", "yes", "85.0 ± 0.0", "no", ""]

@@ -183,6 +183,18 @@ def test_banks_of_two_number_formats_are_two_steps_and_a_hold_out_is_fetched_onc
     assert len(banks) == 3
     assert [("--set shared.trunk=bfloat16" in command) for command in banks.values()] == [False, True, False]
     assert {name for step in plan.of("run") for name in step.needs if name.startswith("bank/")} == {*banks}
+    for step in (*plan.of("bank"), *plan.of("run")):  # none begins before its images are here
+        assert {"fetch/vit-s14-dinov2-112", "fetch/cifar100"} < {*step.needs, "itself"}, step.name
+
+
+def test_a_part_of_the_images_has_a_bank_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
+    settings: list[dict] = [{}, {"shared.images": 1000}]
+    plan = make_plan("x", [Wanted("fea", "cifar10-t1", 0, settings=own) for own in settings], tmp_path, ONE)
+    whole, part = plan.of("bank")
+    assert "shared.images" not in whole.command
+    assert "--set shared.images=1000" in part.command
+    assert all("fetch/cifar10" in step.needs for step in (whole, part))
 
 
 def test_missing_data_and_weights_are_steps_and_offline_a_sentence(bench, tmp_path, monkeypatch):

@@ -87,6 +87,7 @@ def took(runs: list[dict[str, Any]]) -> Took:
 def keys_of(question: dict[str, Any]) -> tuple[str, str]:
     parts = {name: question[name] for name in ("method", "budget", "views")}
     parts |= {"protocol": question["protocol"]["name"], "backbone": question["backbone"]["name"]}
+    parts["images"] = question["shared"].get("images")
     rough = digest_of(parts)
     return digest_of(parts | {"params": question["params"], "shared": question["shared"]}), rough
 

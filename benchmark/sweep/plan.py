@@ -322,7 +322,8 @@ class Planner:
     def fetches(self, request: Request) -> tuple[str, ...]:
         """Steps that bring what a run needs and is not here."""
         known = self.lookups.fetches
-        return tuple(known[n].name for n in (request.backbone.name, request.protocol.data.name) if n in known)
+        data = request.data.held_out_of or request.data.name
+        return tuple(known[name].name for name in (request.backbone.name, data) if name in known)
 
     def base(self, wanted: Wanted, request: Request, threads: int) -> Step:
         """The step that trains the base session of a run."""
