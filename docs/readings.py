@@ -120,9 +120,7 @@ def difference(one: Setting, best: Setting, figure: str = "average accuracy") ->
     paired = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
     if one is best or not paired:
         return ""
-    interval = t_interval(paired)
-    reach = "" if interval is None else f" [{shown(interval[0], signed=True)}, {shown(interval[1], signed=True)}]"
-    return shown(mean(paired), signed=True) + reach
+    return with_interval(paired)
 
 
 def name_of(row: Setting) -> str:
@@ -250,6 +248,50 @@ def choices(every: list[Setting]) -> str:
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
+def floors(every: list[Setting]) -> str:
+    """What was chosen, and FEA's features under a Gaussian, beside the two floors, over the same seeds."""
+    beside = {
+        method: next(
+            (row for row in every if row.method == method and is_default(row) and row.runs.keys() >= SEEDS), None
+        )
+        for method in ("kmeans", "gaussian")
+    }
+    rows = [
+        chosen(own)
+        for method in NAMES
+        if (own := candidates([row for row in every if row.method == method]))
+        if method not in beside
+    ]
+    rows += [row for row in every if row.knobs.get("inference") == "gaussian" and row.runs.keys() >= SEEDS]
+    if not rows or None in beside.values():
+        return "Not run yet."
+    lines = [
+        [
+            f"{NAMES[row.method]}, {own_knobs(row)}",
+            cell(row.values("average accuracy")),
+            *(less(row.values("average accuracy"), floor) for floor in beside.values()),
+            cell(row.values("probe")),
+            less(row.values("probe"), beside["gaussian"]),
+        ]
+        for row in sorted(rows, key=lambda row: -average(row))
+    ]
+    headers = ["", "average accuracy", "less k-means", "less Gaussian", "probe", "probe less Gaussian"]
+    return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
+
+
+def less(mine: dict[int, float], floor: Setting | None) -> str:
+    """Figures less the floor's average accuracy, over the seeds they share, with Student's 95 % interval."""
+    assert floor is not None
+    theirs = floor.values("average accuracy")
+    return with_interval([mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())])
+
+
+def with_interval(differences: list[float]) -> str:
+    interval = t_interval(differences)
+    reach = "" if interval is None else f" [{shown(interval[0], signed=True)}, {shown(interval[1], signed=True)}]"
+    return shown(mean(differences), signed=True) + reach
+
+
 def formats(every: list[Setting]) -> str:
     """The same setting with both number formats of the trunk: bfloat16 less float32, paired by seed."""
     sides: dict[str, dict[str, Setting]] = {}
@@ -305,6 +347,7 @@ def tables() -> Iterator[tuple[str, str]]:
         if rows:
             parts.append(f"### {title}\n\n{table(rows, leader(rows))}\n")
     yield "choices", choices(every)
+    yield "floors", floors(every)
     yield "settings", "\n".join(parts)
     yield "missing", missing(settings())
     yield "formats", formats(settings())

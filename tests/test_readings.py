@@ -93,3 +93,18 @@ def test_the_table_names_what_is_chosen_and_why():
     assert lines[2][3].startswith("-0.3 [")
     assert lines[2][4:] == ["yes", "95.0 ± 0.0", "yes", "**chosen**"]
     assert lines[3][1:] == ["default", "80.3 ± 0.6", "", "yes", "85.0 ± 0.0", "no", ""]
+
+
+def test_what_is_chosen_stands_beside_the_floors():
+    """FEA at 80, 81 and 80 by head and probe; the floors at 78 and 83."""
+    plain = dict.fromkeys(LOW, 78.0), dict.fromkeys(LOW, 83.0)
+    beside = [setting(levels, method=method) for method, levels in zip(("kmeans", "gaussian"), plain, strict=True)]
+    ours = setting({0: 84.0, 1: 84.0, 2: 84.0}, inference="gaussian")
+    lines = [
+        [c.strip() for c in line.split("|")[1:-1]] for line in page.floors([setting(LOW), ours, *beside]).splitlines()
+    ]
+    assert lines[2][:2] == ["FEA, inference gaussian", "84.0 ± 0.0"]
+    assert lines[2][3].startswith("+1.0 [")
+    assert lines[3][0] == "FEA, default"
+    assert [cell.partition(" ")[0] for cell in lines[3][1:]] == ["80.3", "+2.3", "-2.7", "80.3", "-2.7"]
+    assert page.floors([setting(LOW)]) == "Not run yet."
