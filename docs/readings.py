@@ -124,13 +124,12 @@ def difference(one: Setting, best: Setting, figure: str = "average accuracy") ->
 
 
 def name_of(row: Setting) -> str:
-    """`default`: the method as it is, at whatever learning rate and clipping; `letter`: FEA as printed."""
-    for name, params in (("default", None), *([("letter", "fea-literal")] if row.method == "fea" else [])):
-        knobs = wanted_knobs(Wanted(row.method, JUDGE, 0, "medium", params=params))
-        free = {"budget.lr", "budget.clip", "shared.trunk"}
-        if all(row.knobs[key] == value for key, value in knobs.items() if key not in free):
-            return name
-    return ""
+    """What it is called, at whatever learning rate and clipping: chosen here, default elsewhere, FEA as printed."""
+    chosen_here = wanted_knobs(Wanted(row.method, JUDGE, 0, "medium"))
+    known = {"chosen": {key: chosen_here[key] for key in usual_knobs(row.method)}, "default": usual_knobs(row.method)}
+    if row.method == "fea":
+        known["letter"] = known["default"] | load_params("fea-literal", "fea").params
+    return next((name for name, knobs in known.items() if all(row.knobs[k] == v for k, v in knobs.items())), "")
 
 
 def value_text(value: Any) -> str:

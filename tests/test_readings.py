@@ -108,3 +108,10 @@ def test_what_is_chosen_stands_beside_the_floors():
     assert lines[3][0] == "FEA, default"
     assert [cell.partition(" ")[0] for cell in lines[3][1:]] == ["80.3", "+2.3", "-2.7", "80.3", "-2.7"]
     assert page.floors([setting(LOW)]) == "Not run yet."
+
+
+@pytest.mark.parametrize("method", ["fea", "simgcd", "gm", "frost", "autonovel"])
+def test_what_runs_take_on_this_backbone_is_what_the_rule_chooses(method):
+    """Of the committed records, losing settings included."""
+    rows = page.candidates([row for row in page.settings() if row.method == method])
+    assert page.name_of(page.chosen(rows)) == "chosen"
