@@ -21,7 +21,8 @@ def setting(levels: dict[int, float], share: float = 95.0, method: str = "fea", 
     runs = {}
     for seed, level in levels.items():
         accuracy = [[level] * (t + 1) for t in range(3)]
-        made = make_record(method, page.JUDGE, seed, accuracy, budget="medium", changed=COMMON | knobs, probe=accuracy)
+        changed = COMMON | ({"lambda_fd": 10.0} if method == "fea" else {}) | knobs
+        made = make_record(method, page.JUDGE, seed, accuracy, budget="medium", changed=changed, probe=accuracy)
         sessions = [shared_out(session, share) if t else session for t, session in enumerate(made.sessions)]
         runs[seed] = made.model_copy(update={"sessions": tuple(sessions)})
     return page.Setting(method, page.knobs_of(next(iter(runs.values()))), runs, set())
