@@ -24,6 +24,7 @@ from benchmark.sweep.suites import Common, Wanted, load_suite, wanted_runs
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE.parent / "results" / "readings" / PUBLISHED
 PAGE = HERE / "readings.md"
+README = HERE.parent / "README.md"
 WATCHED = HERE.parent / "results" / "readings" / "watched"
 JUDGE = "cifar100-holdout-t2"
 PICTURE = HERE / "readings-pulls.png"
@@ -40,6 +41,7 @@ NAMES = {
     "kmeans": "k-means floor",
     "gaussian": "Gaussian floor",
 }
+FLOORS = ("kmeans", "gaussian")
 ORDER = {name: number for number, name in enumerate(NAMES)}
 SEEDS = {0, 1, 2}
 """That a setting needs before it can be chosen."""
@@ -129,6 +131,8 @@ def name_of(row: Setting) -> str:
     known = {"chosen": {key: chosen_here[key] for key in usual_knobs(row.method)}, "default": usual_knobs(row.method)}
     if row.method == "fea":
         known["letter"] = known["default"] | load_params("fea-literal", "fea").params
+        gaussian = load_params("fea-gaussian", "fea").params
+        known |= {f"{name}, Gaussian": known[name] | gaussian for name in ("chosen", "default")}
     return next((name for name, knobs in known.items() if all(row.knobs[k] == v for k, v in knobs.items())), "")
 
 
@@ -225,7 +229,7 @@ def choices(every: list[Setting]) -> str:
     lines = []
     for method, title in NAMES.items():
         rows = candidates([row for row in every if row.method == method])
-        if method in ("kmeans", "gaussian") or not rows:
+        if method in FLOORS or not rows:
             continue
         taken, best = chosen(rows), max(rows, key=average)
         lines += [
@@ -247,40 +251,59 @@ def choices(every: list[Setting]) -> str:
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
-def floors(every: list[Setting]) -> str:
-    """What was chosen, and FEA's features under a Gaussian, beside the two floors, over the same seeds."""
-    beside = {
-        method: next(
-            (row for row in every if row.method == method and is_default(row) and row.runs.keys() >= SEEDS), None
-        )
-        for method in ("kmeans", "gaussian")
-    }
-    rows = [
-        chosen(own)
-        for method in NAMES
-        if (own := candidates([row for row in every if row.method == method]))
-        if method not in beside
-    ]
+def floor_rows(every: list[Setting]) -> dict[str, Setting]:
+    """The two floors by method, where they have three seeds."""
+    found = [row for row in every if row.method in FLOORS and is_default(row) and row.runs.keys() >= SEEDS]
+    return {row.method: row for row in found}
+
+
+def told_rows(every: list[Setting]) -> list[Setting]:
+    """What was chosen, and FEA's features under a Gaussian; the best first."""
+    by_method = [candidates([row for row in every if row.method == method]) for method in NAMES if method not in FLOORS]
+    rows = [chosen(own) for own in by_method if own]
     rows += [row for row in every if row.knobs.get("inference") == "gaussian" and row.runs.keys() >= SEEDS]
-    if not rows or None in beside.values():
+    return sorted(rows, key=lambda row: -average(row))
+
+
+def floors(every: list[Setting]) -> str:
+    """What was chosen beside the two floors, over the same seeds."""
+    rows, beside = told_rows(every), floor_rows(every)
+    if not rows or len(beside) < len(FLOORS):
         return "Not run yet."
     lines = [
         [
             f"{NAMES[row.method]}, {own_knobs(row)}",
             cell(row.values("average accuracy")),
-            *(less(row.values("average accuracy"), floor) for floor in beside.values()),
+            *(less(row.values("average accuracy"), beside[method]) for method in FLOORS),
             cell(row.values("probe")),
             less(row.values("probe"), beside["gaussian"]),
         ]
-        for row in sorted(rows, key=lambda row: -average(row))
+        for row in rows
     ]
     headers = ["", "average accuracy", "less k-means", "less Gaussian", "probe", "probe less Gaussian"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
-def less(mine: dict[int, float], floor: Setting | None) -> str:
+def summary(every: list[Setting]) -> str:
+    """The same in short, for README."""
+    rows, beside = told_rows(every), floor_rows(every)
+    if not rows or len(beside) < len(FLOORS):
+        return "Not run yet."
+    lines = [
+        [
+            NAMES[row.method] + ("'s features, Gaussian (ours)" if row.knobs.get("inference") == "gaussian" else ""),
+            *(cell(row.values(column)) for column in ("average accuracy", "AvF", "AvD", "on new rows")),
+            "" if row is beside["gaussian"] else less(row.values("average accuracy"), beside["gaussian"]),
+        ]
+        for row in sorted([*rows, *beside.values()], key=lambda row: -average(row))
+        if row.knobs.get("inference") != "gaussian" or name_of(row) == "chosen, Gaussian"
+    ]
+    headers = ["", "average accuracy", "AvF", "AvD", "on new rows", "less the Gaussian floor"]
+    return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
+
+
+def less(mine: dict[int, float], floor: Setting) -> str:
     """Figures less the floor's average accuracy, over the seeds they share, with Student's 95 % interval."""
-    assert floor is not None
     theirs = floor.values("average accuracy")
     return with_interval([mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())])
 
@@ -347,6 +370,7 @@ def tables() -> Iterator[tuple[str, str]]:
             parts.append(f"### {title}\n\n{table(rows, leader(rows))}\n")
     yield "choices", choices(every)
     yield "floors", floors(every)
+    yield "summary", summary(every)
     yield "settings", "\n".join(parts)
     yield "missing", missing(settings())
     yield "formats", formats(settings())
@@ -392,15 +416,18 @@ def draw(records: dict[str, RunRecord]) -> None:
     plt.close(figure)
 
 
+def write(page: Path, name: str, body: str) -> None:
+    """Put a generated part between its two marks."""
+    text, mark = page.read_text(), MARK.format(name)
+    if text.count(mark) != 2:
+        raise SystemExit(f"{page} must have the line {mark} twice")
+    head, _, tail = text.split(mark)
+    page.write_text(f"{head}{mark}\n{body}\n{mark}{tail}")
+
+
 def main() -> None:
-    text = PAGE.read_text()
     for name, body in tables():
-        mark = MARK.format(name)
-        if text.count(mark) != 2:
-            raise SystemExit(f"{PAGE} must have the line {mark} twice")
-        head, _, tail = text.split(mark)
-        text = f"{head}{mark}\n{body}\n{mark}{tail}"
-    PAGE.write_text(text)
+        write(README if name == "summary" else PAGE, name, body)
     if records := watched():
         draw(records)
 
