@@ -256,9 +256,9 @@ def choices(every: list[Setting]) -> str:
 
 
 def floor_rows(every: list[Setting]) -> dict[str, Setting]:
-    """The two floors by method, where they have three seeds."""
-    found = [row for row in every if row.method in FLOORS and is_default(row) and row.runs.keys() >= SEEDS]
-    return {row.method: row for row in found}
+    """The two floors by method, where they have three seeds, on the base session that the others start from."""
+    found = [row for row in every if row.method in FLOORS and is_default(row)]
+    return {row.method: row for row in candidates(found)}
 
 
 def told_rows(every: list[Setting]) -> list[Setting]:
