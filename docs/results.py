@@ -34,7 +34,7 @@ NAMES = {
     "simgcd": "SimGCD*",
     "kmeans": "k-means floor",
     "gaussian": "Gaussian floor",
-    "fea-literal": "FEA to the letter",
+    "fea-literal": "FEA to the letter, clipped",
     "fea-gaussian": "FEA's features, Gaussian (ours)",
 }
 FIGURES = {

@@ -94,6 +94,8 @@ def test_the_table_names_what_is_chosen_and_why():
     assert lines[2][3].startswith("-0.3 [")
     assert lines[2][4:] == ["yes", "95.0 ± 0.0", "yes", "**chosen**"]
     assert lines[3][1:] == ["default", "80.3 ± 0.6", "", "yes", "85.0 ± 0.0", "no", ""]
+    idle = setting(HIGH, share=0.0, epsilon=0.5)
+    assert "left out (step 1)" in page.choices([default, rival, idle]).splitlines()[3]
 
 
 def test_what_is_chosen_stands_beside_the_floors():
