@@ -15,7 +15,7 @@ SPEC = importlib.util.spec_from_file_location("results_page", SCRIPT)
 page = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(page)
 
-HERE = {"backbone": "vit-s14-dinov2-112", "views": 2, "shared.trunk": "bfloat16", "budget.clip": 1.0}
+HERE = {"backbone": "vit-s14-dinov2-112", "views": 2, "budget.clip": 1.0}
 LEVELS = {"gaussian": 90, "gm": 80, "simgcd": 70, "fea": 60, "frost": 50, "autonovel": 40}
 """The paper's order on cifar100-t5 is fea, simgcd, frost, gm, autonovel."""
 
