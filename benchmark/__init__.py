@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from benchmark.progress import Display, Stop
-    from benchmark.record import RunRecord
+    from benchmark.display import Display, Stop
+    from benchmark.records.record import RunRecord
 
 
 def run(
@@ -40,9 +40,9 @@ def run(
     `settings` are what `--set` takes: `{"omega": 1, "budget.lr": 0.02, "shared.tau_c": 1}`. A finished run is answered
     from its record, an unfinished one is resumed. Data and weights that are missing are fetched, unless `offline`.
     """
-    from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
-    from benchmark.progress import Stop  # noqa: PLC0415
-    from benchmark.request import Lookups, ask  # noqa: PLC0415
+    from benchmark.data.fetch import Fetching, is_offline  # noqa: PLC0415
+    from benchmark.display import Stop  # noqa: PLC0415
+    from benchmark.engine.request import Lookups, ask  # noqa: PLC0415
 
     stop = stop or Stop()
 
@@ -59,9 +59,9 @@ def run(
         data_dir=Path(data_dir) if data_dir is not None else None,
         lookups=Lookups(None if is_offline(offline) else Fetching(stop, quiet=display is None)),
     )
-    from benchmark.engine import run as carry  # noqa: PLC0415 - imports torch; after the request was found good
+    from benchmark.engine.run import run as run_request  # noqa: PLC0415 - imports torch; after the request was found good
 
-    return carry(request, out=Path(out), device=device, threads=threads, keep=keep, display=display, stop=stop)
+    return run_request(request, out=Path(out), device=device, threads=threads, keep=keep, display=display, stop=stop)
 
 
 def load(results: str | Path = "results", *, own: bool = True) -> "pd.DataFrame":

@@ -20,13 +20,14 @@ from pydantic import Field
 from tabulate import tabulate
 
 import methods
+from benchmark.digests import canonical
+from benchmark.display import Stop
 from benchmark.errors import RegressionError, UsageError
 from benchmark.files import atomic_write, make_folder
-from benchmark.intact import canonical
-from benchmark.progress import Stop
-from benchmark.protocol import Spec, suggest, validated
-from benchmark.record import RunRecord
-from benchmark.scoring import METRICS
+from benchmark.protocol.models import Spec
+from benchmark.protocol.reading import suggest, validated
+from benchmark.records.record import RunRecord
+from benchmark.records.scoring import METRICS
 
 PROTOCOL, BUDGET = "digits-t2", "quick"
 SEEDS = (1, 2, 3, 4, 5)
@@ -92,7 +93,7 @@ def fingerprint() -> dict[str, str]:
     """Machine and versions on which the same code gives the same bits."""
     import torch  # noqa: PLC0415
 
-    from benchmark import provenance  # noqa: PLC0415
+    from benchmark.records import provenance  # noqa: PLC0415
 
     versions = {name: v for name, v in provenance.versions().items() if name not in ("python", "cncd-bench")}
     return {"processor": provenance.processor_kind(), "kernels": torch.backends.cpu.get_cpu_capability(), **versions}

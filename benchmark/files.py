@@ -16,7 +16,7 @@ import platformdirs
 from benchmark.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from benchmark.progress import Display, Stop
+    from benchmark.display import Display, Stop
 
 
 def atomic_write(path: Path, content: bytes, before: Path | None = None) -> None:
@@ -62,7 +62,7 @@ def unshared() -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """A full disk is told with the name of the file: the system does not say which it was."""
+    """A full disk is reported with the name of the file: the system does not say which it was."""
     try:
         yield
     except OSError as error:

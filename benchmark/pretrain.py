@@ -18,12 +18,13 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmark.backbone import build_vit
-from benchmark.data import Split, digits_as_shipped
+from benchmark.data.datasets import Split, digits_as_shipped
+from benchmark.data.views import CLEAN, render_digits
 from benchmark.files import file_digest
-from benchmark.protocol import Backbone, load_backbone
-from benchmark.scoring import assign
-from benchmark.views import CLEAN, render_digits
+from benchmark.protocol.catalogue import load_backbone
+from benchmark.protocol.models import Backbone
+from benchmark.records.scoring import assign
+from benchmark.tokens.backbone import build_vit
 
 EPOCHS, BATCH, LR, TEMPERATURE, REDRAW, THREADS, SEED = 120, 128, 1e-3, 0.2, 30.0, 2, 0
 

@@ -6,14 +6,16 @@ from pathlib import Path
 
 from benchmark.errors import UsageError
 from benchmark.files import make_folder
-from benchmark.record import OWN, PUBLISHED, Given, RunRecord, read_record
-from benchmark.reference import is_registered
+from benchmark.records.question import Given
+from benchmark.records.reading import read_record
+from benchmark.records.record import OWN, PUBLISHED, RunRecord
+from benchmark.records.reference import is_registered
 from benchmark.report.runs import Run, require_records
 from benchmark.report.single import chosen_among
 
 
 def publish(results: Path, wanted: list[str]) -> list[Path]:
-    """Move these own records over, all or none; what stands in the way is told for each."""
+    """Move these own records over, all or none; what stands in the way is named for each."""
     found = require_records(results)
     own = dataclasses.replace(found, runs=[run for run in found.runs if run.own])
     runs = {run.key: run for run in (chosen_among(own, results, text) for text in wanted)}

@@ -13,13 +13,15 @@ from typing import Any
 from tabulate import tabulate
 
 import methods
-from benchmark import provenance
+from benchmark.display import Display, Stop
 from benchmark.errors import UsageError
-from benchmark.progress import Display, Stop
-from benchmark.record import CLASS, DIR, FILE, Provenance, RunRecord, read_record, record_path
+from benchmark.records import provenance
+from benchmark.records.reading import read_record
+from benchmark.records.record import CLASS, DIR, FILE, RunRecord, record_path
+from benchmark.records.results import Provenance
+from benchmark.records.scoring import METRICS
 from benchmark.report.runs import Run, require_records
 from benchmark.report.single import chosen_among
-from benchmark.scoring import METRICS
 
 SPREAD = 3.0
 """A figure may be so many sample deviations away from the mean over the recorded seeds."""
@@ -100,10 +102,10 @@ def reproduce(results: Path, text: str, *, offline: bool, display: Display, stop
 
 def made_again(record: RunRecord, out: Path, *, offline: bool, display: Display, stop: Stop) -> RunRecord:
     """The same question, answered anew, base session included; an attempt that was interrupted is taken up."""
-    from benchmark.engine import readable_record  # noqa: PLC0415 - imports torch
-    from benchmark.engine import run as carry  # noqa: PLC0415
-    from benchmark.fetch import Fetching, is_offline  # noqa: PLC0415
-    from benchmark.request import Lookups, ask  # noqa: PLC0415
+    from benchmark.data.fetch import Fetching, is_offline  # noqa: PLC0415
+    from benchmark.engine.request import Lookups, ask  # noqa: PLC0415
+    from benchmark.engine.run import readable_record  # noqa: PLC0415 - imports torch
+    from benchmark.engine.run import run as run_request  # noqa: PLC0415
 
     options = with_files(record)
     where = {name: options.pop(name, None) for name in ("device", "threads")}
@@ -116,7 +118,7 @@ def made_again(record: RunRecord, out: Path, *, offline: bool, display: Display,
     if earlier is None or earlier.status != "partial":  # of an earlier reproduction: this one is to be made anew
         path.unlink(missing_ok=True)
         shutil.rmtree(cache, ignore_errors=True)
-    return carry(
+    return run_request(
         request,
         out=out,
         cache=cache,

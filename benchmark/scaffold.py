@@ -10,20 +10,13 @@ from typing import Any
 import yaml
 
 import methods
+from benchmark.data.layout import FORMATS
+from benchmark.data.own_images import image_files
 from benchmark.errors import DataError, UsageError
-from benchmark.layouts import FORMATS, image_files
-from benchmark.protocol import (
-    NAME,
-    Backbone,
-    class_names,
-    has_splits,
-    load_backbone,
-    load_backbones,
-    load_datasets,
-    load_protocol,
-    protocol_names,
-    suggest,
-)
+from benchmark.protocol.catalogue import load_backbone, load_backbones, load_datasets
+from benchmark.protocol.models import NAME, Backbone
+from benchmark.protocol.protocols import class_names, has_splits, load_protocol, protocol_names
+from benchmark.protocol.reading import suggest
 
 FEW_CLASSES = 20
 """Up to so many, values that depend on the number of classes are those of CIFAR-10, else those of CIFAR-100."""
@@ -156,21 +149,21 @@ def new_backbone(name: str, weights: Path | None, size: int | None, out: Path | 
     """A description of a vision transformer of timm, with all that timm knows of it."""
     import timm  # noqa: PLC0415 - imports torch
 
-    from benchmark.backbone import build_vit  # noqa: PLC0415
-    from benchmark.weights import fitted, needed, read_weights, tensor_digest  # noqa: PLC0415
+    from benchmark.tokens.backbone import build_vit  # noqa: PLC0415
+    from benchmark.tokens.weights import fitted, needed, read_weights, tensor_digest  # noqa: PLC0415
 
     known = timm.list_models("vit*")
     if not timm.is_model(name.partition(".")[0]):
         raise UsageError(f"--timm: timm has no architecture '{name}'{suggest(name, known)[:300]}")
     try:
-        told = timm.get_pretrained_cfg(name)
+        config = timm.get_pretrained_cfg(name)
     except RuntimeError:  # a tag that it does not have
-        told = None
-    if told is None:
+        config = None
+    if config is None:
         raise UsageError(f"--timm: timm has no weights '{name}': leave what follows the dot out, or correct it")
     path = yaml_path(out, name, [*load_backbones()])
-    native = int(told.input_size[-1])
-    about = {"architecture": name, "image_size": size or native, "mean": told.mean, "std": told.std}
+    native = int(config.input_size[-1])
+    about = {"architecture": name, "image_size": size or native, "mean": config.mean, "std": config.std}
     spec = Backbone(name=path.stem, **about, projector=(1,), trained_on="unknown")
     vit = build_vit(spec)
     digest = ""
@@ -188,11 +181,11 @@ def new_backbone(name: str, weights: Path | None, size: int | None, out: Path | 
         digest=digest,
         size=spec.image_size,
         note="" if spec.image_size == native else f"; it was trained at {native}",
-        mean=[*told.mean],
-        std=[*told.std],
+        mean=[*config.mean],
+        std=[*config.std],
         projector=[hidden, hidden, 64 if hidden == 256 else 256],
-        trained_on=quoted(f"timm does not say, see {told.origin_url or told.hf_hub_id or 'its paper'}"),
-        download=pinned_later(slug(name), told.hf_hub_id, sum(p.numel() for p in vit.parameters())),
+        trained_on=quoted(f"timm does not say, see {config.origin_url or config.hf_hub_id or 'its paper'}"),
+        download=pinned_later(slug(name), config.hf_hub_id, sum(p.numel() for p in vit.parameters())),
     )
     write_new(path, text)
     load_backbone(str(path))  # what we write must be read

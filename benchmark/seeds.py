@@ -25,6 +25,11 @@ def generator(seed: int, purpose: str, *where: int) -> torch.Generator:
     return torch.Generator().manual_seed(derive(seed, purpose, *where))
 
 
+def seed_for(seed: int, purpose: str, *where: int) -> None:
+    """Before a method is called: what it draws depends on where it is, not on what was drawn before."""
+    torch.manual_seed(derive(seed, purpose, *where))
+
+
 @contextmanager
 def repeatable(threads: int | None) -> Iterator[None]:
     """Deterministic kernels and a fixed number of threads; torch's global state is the caller's again afterwards.

@@ -6,33 +6,33 @@ here: the same seed twice, hidden labels dealt anew, a run that was interrupted 
 
 import copy
 import dataclasses
-import signal
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmark.base_session import BaseLearner, base_session
-from benchmark.engine import begin, built, train
-from benchmark.errors import BenchError, DivergedError, InterruptedRunError, UsageError, is_ours, naming_own_lines
-from benchmark.feed import NovelFeed
+from benchmark.data.stream import Stream
+from benchmark.display import Display, Stop
+from benchmark.engine.base_session import BaseLearner, base_session
+from benchmark.engine.feed import NovelFeed
+from benchmark.engine.lifecycle import begin, build
+from benchmark.engine.own_code import naming_own_lines
+from benchmark.engine.request import Request, ask
+from benchmark.engine.run import Run
+from benchmark.engine.world import World, open_world, pick_device
+from benchmark.errors import BenchError, DivergedError, InterruptedRunError, UsageError
 from benchmark.files import file_digest, make_folder
-from benchmark.progress import Display, Stop
-from benchmark.record import RunRecord
-from benchmark.request import Request, ask
+from benchmark.records.record import RunRecord
 from benchmark.seeds import repeatable
-from benchmark.setting import Setting, open_setting, pick_device
-from benchmark.stream import Stream
-from methods.base import Method
+from benchmark.watch import Interrupting, Killed, Watch
+from methods.contract import Method
 
 SHORT = {"budget.base_epochs": 1, "budget.novel_epochs": 4}
 PROTOCOL, VIEWS, SEED = "digits-t2", 2, 0
@@ -40,8 +40,6 @@ EPOCHS, LOOKED_AT = 200, (0, 60, 120, 199)
 """Epochs of a session in which terms are looked at: a schedule may keep one out for a while."""
 NUDGE = 0.01
 """Weights are moved a little first: where a teacher and its pupil are one, distillation has no gradient."""
-CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".pth")
-SNOOPING = ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._getframe", "sys._current_frames")
 
 
 @dataclass(frozen=True)
@@ -57,87 +55,13 @@ class Finding:
         return self.tried and not self.said
 
 
-class Watch:
-    """Notes files that the user's code opens, and looks into the interpreter, while it is being watched."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder, self.watching = folder, False
-        self.found: list[str] = []
-        if folder is not None:
-            sys.addaudithook(self._note)  # stays for the life of the process, and does nothing while not watching
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        self.watching = True
-        try:
-            yield
-        finally:
-            self.watching = False
-
-    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.watching or (event != "open" and event not in SNOOPING):
-            return
-        self.watching = False  # what happens in here is not the user's doing
-        try:
-            place = self._own_place(sys._getframe(1), direct=event != "open")  # noqa: SLF001 - who asked for it?
-            what = f"opens {arguments[0]}" if event == "open" else f"calls {event}"
-            if place and not (event == "open" and belongs_to_python(arguments[0])):
-                self.found.append(f"{place} {what}")
-        finally:
-            self.watching = True
-
-    def _own_place(self, frame: FrameType | None, *, direct: bool) -> str | None:
-        """`mine.py, line 12`, if the user's code is what asked (`direct`), or called whatever asked."""
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if file == __file__ or file.startswith("<frozen "):
-                return None  # who called us, and what a library reads while it is imported, are no part of the method
-            if not file.startswith("<") and self.folder is not None:
-                if Path(file).resolve().is_relative_to(self.folder) and not is_ours(file):
-                    return f"{Path(file).name}, line {frame.f_lineno}"
-                if direct:
-                    return None
-            frame = frame.f_back
-        return None
-
-
-def belongs_to_python(path: object) -> bool:
-    """Code, what libraries read for themselves, and what the system says of itself; but not images they come with."""
-    if not isinstance(path, str):
-        return True
-    if "/datasets/" in path.replace("\\", "/"):
-        return False
-    libraries = path.startswith((sys.prefix, sys.base_prefix, "/proc/", "/sys/", "/dev/", "/usr/", "/etc/"))
-    return libraries or path.endswith(CODE)
-
-
-class Killed(BaseException):
-    """Ends a run where it stands, as if the process had died."""
-
-
-class Interrupting(Display):
-    """Asks a run to stop in the middle of session 1, or kills it once that session is over."""
-
-    def __init__(self, stop: Stop | None = None) -> None:
-        super().__init__(quiet=True)
-        self.stop = stop
-
-    def step(self, done: int) -> None:
-        if self.stop is not None and self.work.title.startswith("session 1") and 2 * done >= self.work.total:
-            self.stop.signal = signal.SIGTERM
-
-    def say(self, text: str) -> None:
-        if self.stop is None and text.startswith("session 1:"):
-            raise Killed
-
-
 @dataclass
 class Trial:
     """A method on trial: everything is opened once, every run gets a fresh copy of it."""
 
     ask: Callable[[], Request]
     """Reads the user's file anew, as another process would."""
-    world: Setting
+    world: World
     folder: Path
     watch: Watch
 
@@ -156,14 +80,14 @@ class Trial:
         kept = make_folder(out / "kept")
         world = self.fresh(request, stream or self.world.stream, display or Display(quiet=True), stop or Stop())
         with naming_own_lines(request.method.folder), self.watch.watched():
-            record = train(world, out, make_folder(out / "work"), self.folder / "cache", kept)
+            record = Run(world, out, make_folder(out / "work"), self.folder / "cache", kept).finish()
         return record, file_digest(kept / "weights.safetensors")
 
-    def fresh(self, request: Request, stream: Stream, display: Display, stop: Stop) -> Setting:
+    def fresh(self, request: Request, stream: Stream, display: Display, stop: Stop) -> World:
         block = copy.deepcopy(self.world.block)
         return dataclasses.replace(self.world, request=request, stream=stream, block=block, display=display, stop=stop)
 
-    def start(self) -> tuple[Method, Setting]:
+    def start(self) -> tuple[Method, World]:
         """The method at the end of the base session."""
         request = self.ask()
         world = self.fresh(request, self.world.stream, Display(quiet=True), Stop())
@@ -171,8 +95,8 @@ class Trial:
         return at_end_of_base(world, base), world
 
 
-def at_end_of_base(world: Setting, base: BaseLearner) -> Method:
-    method = built(world, base).eval()
+def at_end_of_base(world: World, base: BaseLearner) -> Method:
+    method = build(world, base).eval()
     world.seeded("end", 0)
     with torch.no_grad():
         method.end(world.session(0))
@@ -295,7 +219,7 @@ def nudged(method: Method) -> Method:
     return moved
 
 
-def idle_terms(method: Method, feed: NovelFeed, world: Setting, phase: int) -> list[str]:
+def idle_terms(method: Method, feed: NovelFeed, world: World, phase: int) -> list[str]:
     trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
     pulled: dict[str, bool] = {}
     for epoch in LOOKED_AT:
@@ -362,7 +286,7 @@ def attempt(method: str, settings: Mapping[str, Any], display: Display) -> Verdi
     with tempfile.TemporaryDirectory(prefix="bench-try-") as folder, repeatable(None):
         with watch.watched():
             request = asked()
-        world = open_setting(request, pick_device("cpu"), Display(quiet=True), Stop())
+        world = open_world(request, pick_device("cpu"), Display(quiet=True), Stop())
         trial = Trial(asked, world, Path(folder), watch)
         for name, check in CHECKS.items():
             display.say(f"trying: {name}")

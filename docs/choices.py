@@ -16,9 +16,9 @@ import pandas as pd
 import yaml
 from tabulate import tabulate
 
-from benchmark.progress import Stop
-from benchmark.record import RunRecord
-from benchmark.statistics import shown
+from benchmark.display import Stop
+from benchmark.records.record import RunRecord
+from benchmark.records.statistics import shown
 from benchmark.sweep.command import records_of
 from benchmark.sweep.display import SweepDisplay
 from benchmark.sweep.suites import Wanted

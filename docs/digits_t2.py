@@ -12,8 +12,8 @@ import pandas as pd
 from tabulate import tabulate
 
 import benchmark
-from benchmark.record import group_name, stored_text
-from benchmark.statistics import shown
+from benchmark.records.record import group_name, stored_text
+from benchmark.records.statistics import shown
 from benchmark.sweep.suites import load_suite
 
 HERE = Path(__file__).resolve().parent
@@ -62,7 +62,7 @@ FIGURES = ["average accuracy", "AvF", "AvD", "known", "6 and 7", "8 and 9", "on 
 
 def frame() -> pd.DataFrame:
     """One row a configuration and seed."""
-    from benchmark.request import Lookups, ask  # noqa: PLC0415 - imports torch
+    from benchmark.engine.request import Lookups, ask  # noqa: PLC0415 - imports torch
 
     found, lookups, rows = benchmark.load(RESULTS, own=False), Lookups(), []
     found = found[found["protocol"] == "digits-t2"]

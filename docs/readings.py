@@ -14,11 +14,12 @@ from typing import Any
 
 from tabulate import tabulate
 
-from benchmark.protocol import load_protocol
-from benchmark.record import PUBLISHED, RunRecord, read_record
-from benchmark.reference import suite_methods
-from benchmark.request import load_params
-from benchmark.statistics import shown, t_interval
+from benchmark.protocol.overrides import load_params
+from benchmark.protocol.protocols import load_protocol
+from benchmark.records.reading import read_record
+from benchmark.records.record import PUBLISHED, RunRecord
+from benchmark.records.reference import suite_methods
+from benchmark.records.statistics import shown, t_interval, with_interval
 from benchmark.sweep.suites import Common, Wanted, load_suite, wanted_runs
 
 HERE = Path(__file__).resolve().parent
@@ -116,8 +117,8 @@ def settings() -> list[Setting]:
 
 
 def cell(values: dict[int, float]) -> str:
-    told = [*values.values()]
-    return shown(mean(told)) + (f" ± {shown(stdev(told))}" if len(told) > 1 else "")
+    numbers = [*values.values()]
+    return shown(mean(numbers)) + (f" ± {shown(stdev(numbers))}" if len(numbers) > 1 else "")
 
 
 def difference(one: Setting, best: Setting, figure: str = "average accuracy") -> str:
@@ -238,8 +239,8 @@ def is_default(row: Setting) -> bool:
 def own_knobs(row: Setting) -> str:
     """What a setting has other than the method's own values."""
     usual = usual_knobs(row.method)
-    told = [f"{name} {value_text(row.knobs[name])}" for name, value in usual.items() if row.knobs[name] != value]
-    return ", ".join(told) or "default"
+    changed = [f"{name} {value_text(row.knobs[name])}" for name, value in usual.items() if row.knobs[name] != value]
+    return ", ".join(changed) or "default"
 
 
 def choices(every: list[Setting]) -> str:
@@ -327,12 +328,6 @@ def less(mine: dict[int, float], floor: Setting) -> str:
     return with_interval([mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())])
 
 
-def with_interval(differences: list[float]) -> str:
-    interval = t_interval(differences)
-    reach = "" if interval is None else f" [{shown(interval[0], signed=True)}, {shown(interval[1], signed=True)}]"
-    return shown(mean(differences), signed=True) + reach
-
-
 def formats(every: list[Setting]) -> str:
     """The same setting with both number formats of the trunk: bfloat16 less float32, paired by seed."""
     sides: dict[str, dict[str, Setting]] = {}
@@ -359,8 +354,8 @@ def wanted_knobs(run: Wanted) -> dict[str, Any]:
     params = known[max(known)].every | protocol.params_of(run.method, run.backbone or protocol.backbone)
     params |= load_params(run.params, run.method).params if run.params else {}
     shared = {"trunk": "float32"} | protocol.shared.model_dump(mode="json")
-    told = params | {f"budget.{k}": v for k, v in protocol.budgets[run.budget].model_dump(mode="json").items()}
-    return told | {f"shared.{k}": v for k, v in shared.items()} | run.settings
+    usual = params | {f"budget.{k}": v for k, v in protocol.budgets[run.budget].model_dump(mode="json").items()}
+    return usual | {f"shared.{k}": v for k, v in shared.items()} | run.settings
 
 
 def missing(every: list[Setting]) -> str:
@@ -373,8 +368,8 @@ def missing(every: list[Setting]) -> str:
     counted = {name: Counter(run.seed for run in left if run.method == name) for name in NAMES}
     seeds = sorted({run.seed for run in wanted})
     lines = [[title, *(counted[name][seed] for seed in seeds)] for name, title in NAMES.items()]
-    told = tabulate(lines, headers=["runs missing", *(f"seed {seed}" for seed in seeds)], tablefmt="pipe")
-    return f"**{len(left)} of the suite's {len(wanted)} runs are not made yet:**\n\n{told}"
+    grid = tabulate(lines, headers=["runs missing", *(f"seed {seed}" for seed in seeds)], tablefmt="pipe")
+    return f"**{len(left)} of the suite's {len(wanted)} runs are not made yet:**\n\n{grid}"
 
 
 def tables() -> Iterator[tuple[str, str]]:
@@ -402,8 +397,8 @@ def watched() -> dict[str, RunRecord]:
 
 def curve(record: RunRecord, figure: str) -> list[float]:
     """A figure by epoch, session after session."""
-    told = (session.phases[0].diagnostics[figure] for session in record.sessions[1:])
-    return [float("nan") if value is None else value for values in told for value in values]
+    curves = (session.phases[0].diagnostics[figure] for session in record.sessions[1:])
+    return [float("nan") if value is None else value for values in curves for value in values]
 
 
 def draw(records: dict[str, RunRecord]) -> None:

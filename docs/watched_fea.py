@@ -10,7 +10,7 @@ results are those of FEA.
 import torch
 from torch import Tensor
 
-from benchmark.stream import Batch
+from methods.contract import Batch
 from methods.fea import FEA
 
 

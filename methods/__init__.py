@@ -1,6 +1,7 @@
-"""The methods of the suite. The file name is the registry: every module here that defines a `Method` is one.
+"""The methods of the suite: tokens in, loss terms and predicted rows out. May import: nothing.
 
-Names are found by reading the files, so listing them imports no torch.
+The file name is the registry: every module here that defines a `Method` is one. Names are found by reading the files,
+so listing them imports no torch.
 """
 
 import ast
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from methods.base import Method
+    from methods.contract import Method
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ def entries() -> dict[str, Entry]:
                 name = file.name.removesuffix(".py")
                 found[name] = Entry(name, node.name, (ast.get_docstring(tree) or name).splitlines()[0])
     return found
+
+
+class ContractError(Exception):
+    """A method does what the contract forbids, or gives something else than it asks for."""
 
 
 class NotAMethodError(Exception):
@@ -165,7 +170,7 @@ def load_own(path: Path, cls: str) -> Loaded:
 
     Files beside it can be imported by name, as from a script.
     """
-    from methods.base import Method  # noqa: PLC0415 - imports torch
+    from methods.contract import Method  # noqa: PLC0415 - imports torch
 
     typed, path = f"{path.as_posix()}:{cls}", path.resolve()
     folder = path.parent

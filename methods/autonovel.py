@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.stream import Batch, Labelled, Unlabelled
 from methods import losses as L
-from methods.base import Method, Phase, knob
+from methods.contract import Batch, LabelledSession, Method, Phase, Session, knob
 from methods.heads import CosineHead
 
 
@@ -40,7 +39,7 @@ class AutoNovel(Method):
     def build(self) -> None:
         self.require_dimensions(self.params.topk)
 
-    def begin(self, session: Unlabelled, phase: Phase) -> None:
+    def begin(self, session: Session, phase: Phase) -> None:
         super().begin(session, phase)
         self.novel = CosineHead(self.width, session.new, self.head.temperature)
 
@@ -63,8 +62,8 @@ class AutoNovel(Method):
             terms["label"] = p.c_inc * ramp * F.cross_entropy(joint[: len(h_a)], believed)
         return terms
 
-    def end(self, session: Unlabelled | Labelled) -> None:
-        if self.params.variant == "concat" and not isinstance(session, Labelled):
+    def end(self, session: Session) -> None:
+        if self.params.variant == "concat" and not isinstance(session, LabelledSession):
             self.head.weight[session.new_rows] = self.novel.weight
 
     def diagnose(self, batch: Batch) -> dict[str, Tensor]:

@@ -7,15 +7,14 @@ Deviations: every reading the paper leaves open is listed with its reason in doc
 protocols/params/fea-literal.yaml.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.stream import Batch, Labelled, Unlabelled
 from methods import losses as L
-from methods.base import Method, Phase, knob
+from methods.contract import Batch, Method, Phase, Session, Tokens, knob
 from methods.heads import Projector, frozen
 from methods.memory import Inference, Prototypes
 
@@ -55,7 +54,7 @@ class FEA(Method):
     def build(self) -> None:
         self.prototypes = Prototypes(self.width, covariance=self.params.inference == "gaussian")
 
-    def begin(self, session: Unlabelled, phase: Phase) -> None:
+    def begin(self, session: Session, phase: Phase) -> None:
         super().begin(session, phase)
         self.teacher = frozen(self.block)
         if session.number == 1 or not self.params.keep_projectors:
@@ -118,11 +117,11 @@ class FEA(Method):
             )
         return terms
 
-    def end(self, session: Unlabelled | Labelled) -> None:
+    def end(self, session: Session) -> None:
         h = self.clean_features(session)
         self.prototypes.add(h, self.believed_rows(session, h, lambda h: self.head(h)[:, session.new_rows]))
 
-    def predict(self, tokens: Any) -> Tensor:
+    def predict(self, tokens: Tokens) -> Tensor:
         if self.params.inference == "head":
             return super().predict(tokens)
         return self.prototypes.nearest(self.block(tokens))

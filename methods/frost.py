@@ -7,15 +7,12 @@ Deviations: cosine heads, the shared learning rate and cosine instead of steps, 
 docs/methods.md has the reasons.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.stream import Batch, Labelled, Unlabelled
 from methods import losses as L
-from methods.base import Method, Phase, knob
+from methods.contract import Batch, Method, Phase, Session, Tokens, knob
 from methods.heads import CosineHead, frozen
 from methods.memory import Inference, Prototypes
 
@@ -47,7 +44,7 @@ class FRoST(Method):
         self.require_dimensions(self.params.topk)
         self.prototypes = Prototypes(self.width, covariance=self.params.inference == "gaussian")
 
-    def begin(self, session: Unlabelled, phase: Phase) -> None:
+    def begin(self, session: Session, phase: Phase) -> None:
         super().begin(session, phase)
         self.novel = CosineHead(self.width, session.new, self.head.temperature)
         self.teacher = frozen(self.block)
@@ -84,12 +81,12 @@ class FRoST(Method):
             terms["label"] = p.c_inc * ramp * F.cross_entropy(self.head(h_a), cluster)
         return terms
 
-    def end(self, session: Unlabelled | Labelled) -> None:
+    def end(self, session: Session) -> None:
         h = self.clean_features(session)
         rows = self.believed_rows(session, h, lambda h: self.novel(h))  # noqa: PLW0108 - none in session 0
         self.prototypes.add(h, rows, unbiased=True, floor=VARIANCE_FLOOR)
 
-    def predict(self, tokens: Any) -> Tensor:
+    def predict(self, tokens: Tokens) -> Tensor:
         if self.params.inference == "head":
             return super().predict(tokens)
         return self.prototypes.nearest(self.block(tokens))

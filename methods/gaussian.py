@@ -7,14 +7,11 @@ frozen baselines are hard to beat is what FRoST's authors found in later work (M
 Deviations: none.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from benchmark.stream import Labelled, Unlabelled
-from methods.base import Method, Phase, knob
 from methods.clustering import class_means, distances, k_means, whitening_of
+from methods.contract import LabelledSession, Method, Phase, Session, Tokens, knob
 
 
 class Gaussian(Method):
@@ -37,14 +34,14 @@ class Gaussian(Method):
     def phases(self) -> tuple[Phase, ...]:
         return ()
 
-    def end(self, session: Unlabelled | Labelled) -> None:
+    def end(self, session: Session) -> None:
         h = self.clean_features(session)
-        if isinstance(session, Labelled):
+        if isinstance(session, LabelledSession):
             centred = h - class_means(h, session.labels, session.new)[session.labels]
             self.whitening = whitening_of(centred, self.params.shrinkage)
         z = h @ self.whitening
-        rows = session.labels if isinstance(session, Labelled) else k_means(z, session.new, self.params.restarts)
+        rows = session.labels if isinstance(session, LabelledSession) else k_means(z, session.new, self.params.restarts)
         self.mean = torch.cat([self.mean.to(z), class_means(z, rows, session.new)])
 
-    def predict(self, tokens: Any) -> Tensor:
+    def predict(self, tokens: Tokens) -> Tensor:
         return distances(self.block(tokens) @ self.whitening, self.mean).argmin(dim=1)

@@ -8,16 +8,15 @@ Deviations: cosine cluster head, normalised features, no novelty filter; docs/me
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.stream import Batch, Labelled, MemoryBatch, Unlabelled
 from methods import losses as L
-from methods.base import Method, Phase, knob
 from methods.clustering import distances
+from methods.contract import Batch, LabelledSession, MemoryBatch, Method, Phase, Session, Tokens, knob
 from methods.heads import CosineHead, frozen
 from methods.memory import Exemplars, densest
 
@@ -42,7 +41,7 @@ class GM(Method):
         )
 
     params: Params
-    believed_index: Tensor
+    believed_ids: Tensor
     believed_row: Tensor
     mean: Tensor
     mean_row: Tensor
@@ -52,7 +51,7 @@ class GM(Method):
         self.base_rows = self.head.rows
         self.static = frozen(self.block)
         self.exemplars, self.chosen = Exemplars(), Exemplars()
-        for name in ("believed_index", "believed_row", "mean_row"):
+        for name in ("believed_ids", "believed_row", "mean_row"):
             self.register_buffer(name, torch.zeros(0, dtype=torch.long))
         self.register_buffer("mean", torch.zeros(0, self.width))
 
@@ -61,27 +60,27 @@ class GM(Method):
         grow, merge = Phase("grow", p.grow, memory=float(p.gamma_sd > 0)), Phase("merge", 1 - p.grow)
         return grow, replace(merge, novel=0.5, memory=0.5, pool="session+memory") if p.replay else merge
 
-    def begin(self, session: Unlabelled, phase: Phase) -> None:
+    def begin(self, session: Session, phase: Phase) -> None:
         super().begin(session, phase)
         self.merging = phase.name == "merge"
         if not self.merging:
             self.cluster = CosineHead(self.width, session.new, self.head.temperature)
 
-    def prepare(self, session: Unlabelled, phase: Phase) -> None:
+    def prepare(self, session: Session, phase: Phase) -> None:
         """Before the merge: label the session's images, choose exemplars among the densest, fix all class means."""
         if phase.name == "merge":
             h = self.clean_features(session)
             scores = self.cluster(h)
-            self.believed_index = session.index
+            self.believed_ids = session.ids
             self.believed_row = session.known + scores.argmax(dim=1)
             dense = densest(scores, self.params.neighbours, self.params.keep)
-            self.chosen.add(self.believed_index, h, self.believed_row, self.params.exemplars, dense)
+            self.chosen.add(self.believed_ids, h, self.believed_row, self.params.exemplars, dense)
             self.find_means(session)
 
-    def find_means(self, session: Unlabelled) -> None:
+    def find_means(self, session: Session) -> None:
         """Means of the exemplars of every class, base classes as the static branch sees them."""
-        index, row = (torch.cat(pair) for pair in zip(self.memory(), (self.chosen.index, self.chosen.row), strict=True))
-        seen = [(self.static(part.tokens), self.block(part.tokens)) for part in session.recall(index)]
+        ids, row = (torch.cat(pair) for pair in zip(self.memory(), (self.chosen.ids, self.chosen.row), strict=True))
+        seen = [(self.static(part.tokens), self.block(part.tokens)) for part in session.recall(ids)]
         static, dynamic = (F.normalize(torch.cat(branch), dim=1) for branch in zip(*seen, strict=True))
         h = torch.where(row[:, None] < self.base_rows, static, dynamic)
         self.mean_row = row.unique()
@@ -105,7 +104,7 @@ class GM(Method):
         return terms
 
     def merge_terms(self, batch: Batch, h: Tensor, recalled: Tensor | None) -> dict[str, Tensor]:
-        rows = self.believed_row[torch.searchsorted(self.believed_index, batch.index)].repeat(2)
+        rows = self.believed_row[torch.searchsorted(self.believed_ids, batch.ids)].repeat(2)
         if recalled is not None and batch.memory is not None:
             h, rows = torch.cat([h, recalled]), torch.cat([rows, batch.memory.row.repeat(2)])
         near = F.normalize(h, dim=1) @ self.mean.T / self.params.prototype_temperature
@@ -117,18 +116,18 @@ class GM(Method):
     def pairs(self, h: Tensor) -> Tensor:
         return L.same_ranking(h, self.params.topk, standardize=self.params.standardize)
 
-    def end(self, session: Unlabelled | Labelled) -> None:
-        if isinstance(session, Labelled):
-            index = session.index
-            self.exemplars.add(index, self.clean_features(session), session.labels, self.params.exemplars)
+    def end(self, session: Session) -> None:
+        if isinstance(session, LabelledSession):
+            ids = session.ids
+            self.exemplars.add(ids, self.clean_features(session), session.labels, self.params.exemplars)
         else:
             self.exemplars.take(self.chosen)
-            self.believed_index, self.believed_row = self.believed_index[:0], self.believed_row[:0]
+            self.believed_ids, self.believed_row = self.believed_ids[:0], self.believed_row[:0]
             for static, dynamic in zip(self.static.parameters(), self.block.parameters(), strict=True):
                 static.lerp_(dynamic, 1 - self.params.ema_beta)
         self.find_means(session)
 
-    def predict(self, tokens: Any) -> Tensor:
+    def predict(self, tokens: Tokens) -> Tensor:
         if self.params.inference == "unified":
             return super().predict(tokens)
         branches = [F.normalize(branch(tokens), dim=1) for branch in (self.static, self.block)]
@@ -144,4 +143,4 @@ class GM(Method):
         return predicted | {"positive_pairs": pairs, "branch_cosine": agreed}
 
     def memory(self) -> tuple[Tensor, Tensor]:
-        return self.exemplars.index, self.exemplars.row
+        return self.exemplars.ids, self.exemplars.row

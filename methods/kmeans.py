@@ -5,15 +5,12 @@ classes met so far. Features are the base model's, normalised. No paper: any met
 Deviations: none.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.stream import Labelled, Unlabelled
-from methods.base import Method, Phase, knob
 from methods.clustering import class_means, distances, k_means
+from methods.contract import LabelledSession, Method, Phase, Session, Tokens, knob
 
 
 class KMeans(Method):
@@ -31,10 +28,10 @@ class KMeans(Method):
     def phases(self) -> tuple[Phase, ...]:
         return ()
 
-    def end(self, session: Unlabelled | Labelled) -> None:
+    def end(self, session: Session) -> None:
         h = F.normalize(self.clean_features(session), dim=1)
-        rows = session.labels if isinstance(session, Labelled) else k_means(h, session.new, self.params.restarts)
+        rows = session.labels if isinstance(session, LabelledSession) else k_means(h, session.new, self.params.restarts)
         self.mean = torch.cat([self.mean.to(h), class_means(h, rows, session.new)])
 
-    def predict(self, tokens: Any) -> Tensor:
+    def predict(self, tokens: Tokens) -> Tensor:
         return distances(F.normalize(self.block(tokens), dim=1), self.mean).argmin(dim=1)

@@ -74,32 +74,32 @@ class Prototypes(nn.Module):
 class Exemplars(nn.Module):
     """Ids of a few images of every class, chosen by herding, with the row each was stored under; never re-chosen."""
 
-    index: Tensor
+    ids: Tensor
     row: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("index", torch.zeros(0, dtype=torch.long))
+        self.register_buffer("ids", torch.zeros(0, dtype=torch.long))
         self.register_buffer("row", torch.zeros(0, dtype=torch.long))
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.ids)
 
     def take(self, other: "Exemplars") -> None:
         """Take over all of another's images; it is empty afterwards."""
-        self.index, self.row = torch.cat([self.index, other.index]), torch.cat([self.row, other.row])
-        other.index, other.row = other.index[:0], other.row[:0]
+        self.ids, self.row = torch.cat([self.ids, other.ids]), torch.cat([self.row, other.row])
+        other.ids, other.row = other.ids[:0], other.row[:0]
 
     @torch.no_grad()
-    def add(self, index: Tensor, h: Tensor, rows: Tensor, each: int, dense: Tensor | None = None) -> None:
+    def add(self, ids: Tensor, h: Tensor, rows: Tensor, each: int, dense: Tensor | None = None) -> None:
         """Choose up to `each` images of every class that occurs in `rows`, among the `dense` ones where it has any."""
         for row in rows.unique():
             members = torch.nonzero(rows == row).squeeze(1)
             if dense is not None and dense[members].any():
                 members = members[dense[members]]
-            members = members[index[members].argsort()]
+            members = members[ids[members].argsort()]
             chosen = members[herd(h[members], each)]
-            self.index = torch.cat([self.index.to(chosen), index[chosen]])
+            self.ids = torch.cat([self.ids.to(chosen), ids[chosen]])
             self.row = torch.cat([self.row.to(chosen), rows[chosen]])
 
 

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.stream import Batch, Labelled, Unlabelled
 from methods import losses as L
-from methods.base import Method, Phase, knob
+from methods.contract import Batch, Method, Phase, Session, knob
 from methods.heads import Projector
 from methods.memory import Exemplars
 
@@ -44,7 +43,7 @@ class SimGCD(Method):
     def phases(self) -> tuple[Phase, ...]:
         return (Phase(novel=0.5, memory=0.5, pool="session+memory") if self.params.exemplars else Phase(),)
 
-    def begin(self, session: Unlabelled, phase: Phase) -> None:
+    def begin(self, session: Session, phase: Phase) -> None:
         super().begin(session, phase)
         if session.number == 1:
             self.q = Projector(self.width, self.projector_sizes)
@@ -77,10 +76,10 @@ class SimGCD(Method):
             "group": p.sup_weight * L.supervised_contrast(self.q(a), self.q(b), rows, p.tau_sup),
         }
 
-    def end(self, session: Unlabelled | Labelled) -> None:
+    def end(self, session: Session) -> None:
         h = self.clean_features(session)
         rows = self.believed_rows(session, h, lambda h: self.head(h)[:, session.new_rows])
-        self.exemplars.add(session.index, h, rows, self.params.exemplars)
+        self.exemplars.add(session.ids, h, rows, self.params.exemplars)
 
     def memory(self) -> tuple[Tensor, Tensor]:
-        return self.exemplars.index, self.exemplars.row
+        return self.exemplars.ids, self.exemplars.row

@@ -8,26 +8,26 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmark.stream import Stream
-from methods.base import Method
+from benchmark.data.stream import Stream
 from methods.clustering import k_means
+from methods.contract import Method
 
 
 class Sound(Method):
     """Clusters are learnt as labels."""
 
     def build(self) -> None:
-        self.register_buffer("index", torch.zeros(0, dtype=torch.long))
+        self.register_buffer("ids", torch.zeros(0, dtype=torch.long))
         self.register_buffer("row", torch.zeros(0, dtype=torch.long))
 
     def prepare(self, session, phase) -> None:
-        self.index, self.row = session.index, self.rows_of(session)
+        self.ids, self.row = session.ids, self.rows_of(session)
 
     def rows_of(self, session) -> Tensor:
         return session.known + k_means(F.normalize(self.clean_features(session), dim=1), session.new)
 
     def losses(self, batch) -> dict[str, Tensor]:
-        rows = self.row[torch.searchsorted(self.index, batch.index)]
+        rows = self.row[torch.searchsorted(self.ids, batch.ids)]
         return {"label": F.cross_entropy(self.head(self.block(batch.a)), rows)}
 
 
@@ -44,7 +44,7 @@ class PeeksAtFile(Sound):
 
     def rows_of(self, session) -> Tensor:
         labels = torch.from_numpy(load_digits().target)
-        return session.known + labels[: len(session.index)] % session.new
+        return session.known + labels[: len(session.ids)] % session.new
 
 
 class PeeksAtEngine(Sound):
@@ -52,7 +52,7 @@ class PeeksAtEngine(Sound):
 
     def rows_of(self, session) -> Tensor:
         stream = [thing for thing in gc.get_objects() if type(thing) is Stream][-1]
-        return torch.from_numpy(stream.hidden[session.index.numpy()])
+        return torch.from_numpy(stream.hidden[session.ids.numpy()])
 
 
 class Idle(Sound):

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,24 +15,30 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from records import UNKNOWN
 
 import benchmark
 import methods
-from benchmark import reference
-from benchmark import setting as setting_module
-from benchmark.engine import begin
-from benchmark.feed import NovelFeed
-from benchmark.progress import Display, Stop
-from benchmark.record import RunRecord
-from benchmark.request import Request, ask
-from benchmark.setting import Setting, open_setting
-from benchmark.tokens import Kept, Live
-from methods.base import Method
+from benchmark import cli
+from benchmark.display import Display, Stop
+from benchmark.engine.feed import NovelFeed
+from benchmark.engine.lifecycle import begin
+from benchmark.engine.request import Request, ask
+from benchmark.engine.world import World, open_world
+from benchmark.records import reference
+from benchmark.records.record import RunRecord
+from benchmark.tokens import opening
+from benchmark.tokens.sources import InMemory, Live
+from methods.contract import Method
 from methods.heads import CosineHead
 
 SHORT = {"budget.base_epochs": 1, "budget.novel_epochs": 4, "budget.lr": 0.02}
 METHODS = sorted(methods.entries())
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of what is tested
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,16 +62,16 @@ def _reference_weights_are_known() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _tokens_once() -> Iterator[None]:
     """Runs of this process share the tokens of the same images, which are most of a short run's time."""
-    kept: dict[tuple[str, str, str], Kept] = {}
+    kept: dict[tuple[str, str, str], InMemory] = {}
 
-    def shared(live: Live) -> Kept:
+    def shared(live: Live) -> InMemory:
         numbers = b"".join(p.detach().float().numpy().tobytes() for p in live.trunk.parameters())
         weights = hashlib.sha256(numbers + live.trunk.precision.encode()).hexdigest()
         images = hashlib.sha256(live.images.tobytes()).hexdigest()
-        return kept.setdefault((weights, images, live.render.__name__), Kept(live))
+        return kept.setdefault((weights, images, live.render.__name__), InMemory(live))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setting_module, "Kept", shared)
+        patch.setattr(opening, "InMemory", shared)
         yield
 
 
@@ -80,12 +87,12 @@ def short_run(tmp_path: Path) -> Callable[..., RunRecord]:
 
 
 @functools.cache
-def opened_once() -> Setting:
+def opened_once() -> World:
     """Tokens are computed once for all tests that only look at them."""
-    return open_setting(ask("fea", views=2, settings=SHORT), torch.device("cpu"), Display(quiet=True), Stop())
+    return open_world(ask("fea", views=2, settings=SHORT), torch.device("cpu"), Display(quiet=True), Stop())
 
 
-def fresh_setting(request: Request) -> Setting:
+def fresh_world(request: Request) -> World:
     """Everything a run works with, with a block of its own."""
     return dataclasses.replace(opened_once(), request=request, block=copy.deepcopy(opened_once().block))
 
@@ -94,10 +101,10 @@ class PowerCut(BaseException):
     """Stops a run where it stands, as if the process had died."""
 
 
-def opened(method: str, **settings: Any) -> tuple[Method, Setting]:
+def opened(method: str, **settings: Any) -> tuple[Method, World]:
     """A method at the end of session 0 of digits-t2, with the base head of an untrained base session."""
     request = ask(method, settings=settings, views=2)
-    world = fresh_setting(request)
+    world = fresh_world(request)
     torch.manual_seed(0)
     head = CosineHead(world.block.width, world.stream.new(0), request.shared.tau_c)
     built = request.method.cls(world.block, head, request.params, request.backbone.projector)
@@ -106,7 +113,7 @@ def opened(method: str, **settings: Any) -> tuple[Method, Setting]:
     return built, world
 
 
-def started_phases(built: Method, world: Setting) -> Iterator[NovelFeed]:
+def started_phases(built: Method, world: World) -> Iterator[NovelFeed]:
     """The feed of every phase of session 1, once the phase has begun."""
     session = world.session(1, built.memory()[0])
     for number, phase in enumerate(built.phases()):
@@ -127,13 +134,37 @@ def start(name: str, phase: int = 0, **settings: Any) -> tuple[Any, NovelFeed]:
 
 
 @pytest.fixture
-def setting() -> Setting:
-    return fresh_setting(ask("fea", views=2, settings=SHORT))
+def world() -> World:
+    return fresh_world(ask("fea", views=2, settings=SHORT))
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The real command in a process of its own."""
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The real command, in this process: one of its own would spend most of its time importing torch."""
+
+    def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        before = {number: signal.getsignal(number) for number in HANDLED}
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "argv", ["bench", *words])
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            try:
+                code = cli.guarded()
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        return subprocess.CompletedProcess(words, code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def bench_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The real command in a process of its own, where that is what is tested."""
 
     def call(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -14,7 +14,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
-from benchmark.protocol import DatasetSpec, Members, load_datasets
+from benchmark.protocol.catalogue import load_datasets
+from benchmark.protocol.models import DatasetSpec, Members
 
 TRAIN, TEST = 8, 4
 """Images of every class."""

@@ -5,20 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.protocol import load_backbone, load_backbones, load_protocol
-from benchmark.record import (
-    PUBLISHED,
-    DataIdentity,
-    Own,
-    PhaseLog,
-    Provenance,
-    Question,
-    RunRecord,
-    SessionResult,
-    SparseCounts,
-    Stored,
-)
-from benchmark.reference import suite_methods
+from benchmark.protocol.catalogue import load_backbone, load_backbones
+from benchmark.protocol.protocols import load_protocol
+from benchmark.records.question import DataIdentity, Own, Question
+from benchmark.records.record import PUBLISHED, RunRecord
+from benchmark.records.reference import suite_methods
+from benchmark.records.results import PhaseLog, Provenance, SessionResult, SparseCounts, Stored
 
 PAPER_PROTOCOLS = ("cifar10-t1", "cifar10-t2", "cifar100-t2", "cifar100-t5", "tiny-t2", "tiny-t5", "tiny-t10")
 UNKNOWN = "0" * 64

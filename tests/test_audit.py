@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from records import make_record, save
 
-from benchmark.audit import refuted
-from benchmark.intact import SEAL, sealed
-from benchmark.record import PUBLISHED, Question, RunRecord, compact, read_record, record_path
+from benchmark.digests import SEAL, sealed
+from benchmark.records.audit import refuted
+from benchmark.records.question import Question
+from benchmark.records.reading import read_record
+from benchmark.records.record import PUBLISHED, RunRecord, compact, record_path
 from benchmark.report import compose
 
 Document = dict[str, Any]
@@ -223,7 +225,7 @@ def test_an_edited_record_without_its_seal_is_refused(tmp_path):
 def test_defaults_of_the_package_are_those_of_the_code():
     """protocols/methods.yaml is what reports go by: they import no method."""
     import methods  # noqa: PLC0415
-    from benchmark.reference import suite_methods  # noqa: PLC0415
+    from benchmark.records.reference import suite_methods  # noqa: PLC0415
 
     assert suite_methods().keys() == methods.entries().keys()
     for name, versions in suite_methods().items():

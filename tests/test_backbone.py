@@ -8,9 +8,11 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from benchmark.backbone import (
+from benchmark.errors import DataError, UsageError
+from benchmark.protocol.catalogue import load_backbone, weight_file
+from benchmark.protocol.models import Backbone
+from benchmark.tokens.backbone import (
     CPU_UNITS,
-    Attend,
     LastBlock,
     build_vit,
     has_bfloat16_units,
@@ -19,10 +21,9 @@ from benchmark.backbone import (
     require_units,
     split_vit,
 )
-from benchmark.errors import DataError, UsageError
-from benchmark.protocol import Backbone, load_backbone, weight_file
-from benchmark.slabs import Slabs
-from benchmark.stream import Tokens
+from benchmark.tokens.kernels import Attend
+from benchmark.tokens.memory import MemoryPool
+from methods.contract import Tokens
 from methods.products import FEW_ROWS
 
 WIDTH, HEADS = 48, 4
@@ -87,8 +88,8 @@ def test_attention_by_the_cacheful_gives_the_bits_of_the_plain_formula(monkeypat
     own = (first * x0_hat[:, None]).sum(2, keepdim=True)
     weight = torch.cat([own, torch.bmm(first, others.transpose(1, 2))], dim=2).softmax(dim=2)
     expected = torch.bmm(weight[:, :, 1:], others) + weight[:, :, :1] * x0_hat[:, None]
-    monkeypatch.setattr("benchmark.backbone.CACHED_BYTES", together * 4 * rest[0].numel())
-    got = Attend.apply(second, x0_hat, rest, Slabs())
+    monkeypatch.setattr("benchmark.tokens.kernels.CACHED_BYTES", together * 4 * rest[0].numel())
+    got = Attend.apply(second, x0_hat, rest, MemoryPool())
     (expected * above).sum().backward()
     (got * above).sum().backward()
     assert torch.equal(got, expected)
@@ -175,7 +176,7 @@ def test_a_bfloat16_trunk_rounds_and_nothing_else_does():
 
 def test_a_machine_without_units_refuses_bfloat16(monkeypatch, short_run, tmp_path):
     require_units("float32", torch.device("cpu"))
-    monkeypatch.setattr("benchmark.backbone.has_bfloat16_units", lambda _: False)
+    monkeypatch.setattr("benchmark.tokens.backbone.has_bfloat16_units", lambda _: False)
     with pytest.raises(UsageError, match="this processor has no units for it"):
         short_run(settings={"shared.trunk": "bfloat16"})
     assert not [*(tmp_path / "results").rglob("*.json")]
@@ -193,7 +194,7 @@ def test_units_are_asked_of_the_device(monkeypatch):
 
 
 def test_the_trunk_s_format_is_part_of_the_question_only_where_it_was_chosen(short_run, monkeypatch):
-    monkeypatch.setattr("benchmark.backbone.has_bfloat16_units", lambda _: True)
+    monkeypatch.setattr("benchmark.tokens.backbone.has_bfloat16_units", lambda _: True)
     plain, rounded = short_run(), short_run(settings={"shared.trunk": "bfloat16"})
     assert "trunk" not in plain.question.shared
     assert rounded.changed == plain.changed | {"shared.trunk": "bfloat16"}

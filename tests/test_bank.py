@@ -21,23 +21,22 @@ from safetensors.torch import save_file
 from test_sweep import is_alive
 
 import benchmark
-from benchmark import bank as bank_module
-from benchmark import intact
-from benchmark import setting as setting_module
-from benchmark.bank import CHUNK, HEADER, Bank, BankSource, Builder, PartFile, Piece, complete_file, wanted_pieces
-from benchmark.banks import faults, prune
+from benchmark import digests as intact
+from benchmark.digests import machine
+from benchmark.display import Display, Stop
+from benchmark.engine.feed import NovelFeed, Prefetcher
+from benchmark.engine.request import Request, ask
+from benchmark.engine.world import World, open_world
 from benchmark.errors import InterruptedRunError, ResourceError
-from benchmark.feed import Ahead, NovelFeed
-from benchmark.intact import machine
-from benchmark.progress import Display, Stop
-from benchmark.protocol import load_datasets
-from benchmark.request import Request, ask
-from benchmark.setting import Setting, open_setting
-from benchmark.slabs import Slabs
-from benchmark.stream import Tokens
-from benchmark.tokens import Live
-from benchmark.weights import read_weights
-from methods.base import Phase
+from benchmark.tokens import bank as bank_module
+from benchmark.tokens import opening
+from benchmark.tokens.bank import HEADER, Bank, Piece, complete_file, wanted_pieces
+from benchmark.tokens.builder import CHUNK, Builder, PartFile
+from benchmark.tokens.memory import MemoryPool
+from benchmark.tokens.sources import BankSource, Live
+from benchmark.tokens.upkeep import faults, prune
+from benchmark.tokens.weights import read_weights
+from methods.contract import Phase, Tokens
 
 BRIEF = {"budget.base_epochs": 1, "budget.novel_epochs": 2, "budget.batch": 8}
 
@@ -70,14 +69,14 @@ def request(world: dict[str, Any], method: str = "fea", views: int | str = 2, **
     return ask(method, "cifar10-t2", views=views, settings=BRIEF | settings, **world)
 
 
-def opened(request: Request) -> Setting:
-    return open_setting(request, torch.device("cpu"), Display(quiet=True), Stop())
+def opened(request: Request) -> World:
+    return open_world(request, torch.device("cpu"), Display(quiet=True), Stop())
 
 
-def live(setting: Setting, split: str = "train") -> Live:
+def live(opened_world: World, split: str = "train") -> Live:
     """The trunk itself, asked anew for every picture."""
-    trunk, _ = setting_module.open_backbone(setting.request.backbone, setting.request.weights)
-    return Live(trunk, setting.dataset.splits[split].images, setting_module.PRESETS["simgcd"])
+    trunk, _ = opening.open_backbone(opened_world.request.backbone, opened_world.request.tokens.weights)
+    return Live(trunk, opened_world.dataset.splits[split].images, opening.PRESETS["simgcd"])
 
 
 POSITION = torch.tensor([0, 79, 3, 3, 41])
@@ -86,33 +85,33 @@ POSITION = torch.tensor([0, 79, 3, 3, 41])
 @pytest.mark.parametrize("precision", ["float16", "float32"])
 def test_a_bank_says_what_the_trunk_says(world, cache, precision):
     """Exactly in float32; in float16 the class token exactly and the others rounded once."""
-    setting = opened(request(world, **{"shared.bank": precision}))
+    opened_world = opened(request(world, **{"shared.bank": precision}))
     for view in (torch.tensor([0, 1, 2, 1, 0]), torch.zeros(5, dtype=torch.long)):
-        got, expected = setting.source.get(POSITION, view), live(setting).get(POSITION, view)
+        got, expected = opened_world.source.get(POSITION, view), live(opened_world).get(POSITION, view)
         assert torch.equal(got.cls, expected.cls)
         assert torch.equal(got.rest, expected.rest.to(getattr(torch, precision)))
         assert got.rest.dtype == getattr(torch, precision)
     test = torch.tensor([0, 39, 17])
-    got, expected = setting.test_source.get(test, test * 0), live(setting, "test").get(test, test * 0)
+    got, expected = opened_world.test_source.get(test, test * 0), live(opened_world, "test").get(test, test * 0)
     assert torch.equal(got.cls, expected.cls)
 
 
 def test_layout_says_nothing_about_classes(world, cache):
     """Files of equally many images, in the order of the pixels' digests; nothing else but what was found whole."""
-    setting = opened(request(world))
+    opened_world = opened(request(world))
     (folder,) = (cache / "bank").iterdir()
     names = sorted(str(path.relative_to(folder)) for path in folder.glob("**/*") if path.is_file())
     expected = [f"test-v0000/s{shard:04d}.tokens" for shard in range(TEST_FILES)]
     expected += [f"train-v{view:04d}/s{shard:04d}.tokens" for view in range(3) for shard in range(FILES_OF_A_VIEW)]
-    bank = setting.source.bank
+    bank = opened_world.source.bank
     complete = complete_file(folder, wanted_pieces(bank, 2)).name
     assert names == sorted([*expected, "bank.json", f"checked-{machine()}.json", complete, "locks/.lockable"])
     assert len({path.stat().st_size for path in folder.glob("train-*/*.tokens")}) == 1
-    labels = setting.dataset.train.labels.reshape(FILES_OF_A_VIEW, SHARD)
+    labels = opened_world.dataset.train.labels.reshape(FILES_OF_A_VIEW, SHARD)
     assert all(len({*own}) > 4 for own in labels.tolist())
     told = json.loads((folder / "bank.json").read_text())
-    assert told["data_digest"] == setting.dataset.digest
-    assert setting.source.trunk_images == 10 * (3 * TRAIN + TEST)
+    assert told["data_digest"] == opened_world.dataset.digest
+    assert opened_world.source.trunk_images == 10 * (3 * TRAIN + TEST)
 
 
 def test_a_second_run_of_another_method_and_seed_computes_nothing(world, cache, tmp_path):
@@ -151,7 +150,7 @@ def test_whatever_decides_the_content_decides_the_folder(world, cache, tmp_path,
     opened(request(world))
     ours = dict(world)
     settings = {f"shared.{key}": value for key, value in change.items() if key == "trunk"}
-    monkeypatch.setattr(setting_module, "require_units", lambda *_: None)  # slowly, but any machine can
+    monkeypatch.setattr(opening, "require_units", lambda *_: None)  # slowly, but any machine can
     if "weights" in change:
         changed = {name: tensor * (1 + 1e-6) for name, tensor in read_weights(world["weights"]).items()}
         ours["weights"] = tmp_path / "other.safetensors"
@@ -167,7 +166,7 @@ def test_whatever_decides_the_content_decides_the_folder(world, cache, tmp_path,
         settings = {"shared.bank": "float32"}
     protocol = "cifar10-t2"
     if "protocol" in change:
-        own = (Path(setting_module.__file__).parent.parent / "protocols" / "cifar10-t2.yaml").read_text()
+        own = (Path(__file__).parent.parent / "protocols" / "cifar10-t2.yaml").read_text()
         own = own.replace("simgcd", "jitter").replace("cifar10-t2", "cifar10-jitter")
         protocol = str(tmp_path / change["protocol"])
         Path(protocol).write_text(own)
@@ -188,7 +187,7 @@ def test_live_and_exact_bank_give_equal_records(world, cache, tmp_path, monkeypa
         banked = benchmark.run(method, out=tmp_path / "banked", **options)
         with monkeypatch.context() as patch:
             before = opened(request(world, method, 3, **{"shared.bank": "float32"}))
-            patch.setattr(setting_module, "BankSource", lambda bank, split, device: live(before, split))  # noqa: B023
+            patch.setattr(opening, "BankSource", lambda bank, split, device: live(before, split))  # noqa: B023
             patch.setenv("CNCD_CACHE", str(tmp_path / f"cache-{method}"))
             drawn = benchmark.run(method, out=tmp_path / "live", **options)
         assert drawn.comparable() == banked.comparable()
@@ -215,10 +214,10 @@ def test_live_views_take_clean_ones_from_the_bank(world, cache, tmp_path):
 
 
 def builder(request: Request, stop: Stop | None = None, workers: int = 0) -> Builder:
-    dataset = setting_module.open_dataset(load_datasets()["cifar10"], request.data_dir)
-    trunk, _ = setting_module.open_backbone(request.backbone, request.weights)
-    bank = setting_module.open_bank(request, dataset, trunk)
-    render = setting_module.PRESETS["simgcd"]
+    dataset = request.tokens.images()
+    trunk, _ = opening.open_backbone(request.backbone, request.tokens.weights)
+    bank = opening.open_bank(request.tokens, dataset, trunk)
+    render = opening.PRESETS["simgcd"]
     return Builder(bank, trunk, dataset.splits, render, Display(quiet=True), stop or Stop(), workers)
 
 
@@ -328,7 +327,7 @@ def test_killed_while_building_then_built_by_two_at_once(world, cache, tmp_path,
 
 def test_a_scheduler_that_signals_every_process_is_obeyed(world, cache):
     """SIGTERM to the builder and its workers alike, as Slurm does it: state kept, exit code 75, then the rest."""
-    code = "import benchmark.bank as b, benchmark.cli as c; b.FEW = 1; c.main()"
+    code = "import benchmark.tokens.builder as b, benchmark.cli as c; b.FEW = 1; c.main()"
     words = [sys.executable, "-c", code, *command(world)[3:]]
     first = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
@@ -427,14 +426,14 @@ def test_a_file_is_read_whole_once_on_a_machine(world, cache, monkeypatch):
 
 
 def test_a_protocol_of_some_classes_has_a_bank_of_their_images(world, cache, tmp_path):
-    own = yaml.safe_load((Path(setting_module.__file__).parent.parent / "protocols" / "cifar10-t2.yaml").read_text())
+    own = yaml.safe_load((Path(__file__).parent.parent / "protocols" / "cifar10-t2.yaml").read_text())
     (tmp_path / "few.yaml").write_text(yaml.safe_dump(own | {"name": "few", "sessions": [[0, 1], [7, 8]]}))
     whole = opened(request(world))
     part = opened(ask("fea", str(tmp_path / "few.yaml"), views=2, settings=BRIEF, **world))
     assert part.source.trunk_images == 4 * (3 * TRAIN + TEST)
     assert len(list((cache / "bank").iterdir())) == 2
     ids = part.stream.ids(1)
-    one, two = (setting.source.get(ids, torch.ones_like(ids)) for setting in (whole, part))
+    one, two = (opened_world.source.get(ids, torch.ones_like(ids)) for opened_world in (whole, part))
     assert torch.equal(one.rest, two.rest)  # an image's views do not depend on what else is in the bank
 
 
@@ -490,38 +489,38 @@ def test_plan_counts_without_data_or_weights(bench, cache):
 
 
 def test_memory_is_lent_again_only_when_nobody_holds_it():
-    slabs = Slabs()
-    first = slabs.take((4, 8), torch.float32)
+    pool = MemoryPool()
+    first = pool.take((4, 8), torch.float32)
     address, view = first.data_ptr(), first[1:2]
     assert address % 64 == 0
     del first
-    second = slabs.take((4, 8), torch.float32)
+    second = pool.take((4, 8), torch.float32)
     assert second.data_ptr() != address  # a view of the first is still held
     del view
-    third = slabs.take((4, 8), torch.float32)
+    third = pool.take((4, 8), torch.float32)
     assert third.data_ptr() == address
     weight = torch.ones(8, requires_grad=True)
     graph = (third * weight).sum()
     del third
-    assert slabs.take((4, 8), torch.float32).data_ptr() != address  # the graph holds it
+    assert pool.take((4, 8), torch.float32).data_ptr() != address  # the graph holds it
     graph.backward()
     del graph
-    assert slabs.take((4, 8), torch.float32).data_ptr() == address
+    assert pool.take((4, 8), torch.float32).data_ptr() == address
 
 
 def test_reading_ahead_changes_no_batch(world, cache):
-    setting = opened(request(world, method="gm"))
+    opened_world = opened(request(world, method="gm"))
     phase = Phase("discover", 1.0, 1.0, 0.0, "session")
     nothing = torch.zeros(0, dtype=torch.long)
 
     def feed() -> NovelFeed:
-        return NovelFeed(setting, 1, 0, phase, 3, (nothing, nothing))
+        return NovelFeed(opened_world, 1, 0, phase, 3, (nothing, nothing))
 
-    ahead, plain = Ahead(feed()), feed()
+    ahead, plain = Prefetcher(feed()), feed()
     order = [(epoch, step) for epoch in range(3) for step in range(plain.steps)]
     for epoch, step in [*order, (0, 1), (2, 0), (2, 1)]:  # also where a resumed run would jump
         got, expected = ahead.batch(epoch, step), plain.batch(epoch, step)
-        assert torch.equal(got.index, expected.index)
+        assert torch.equal(got.ids, expected.ids)
         assert torch.equal(got.both.rest, expected.both.rest)
     ahead.pool.shutdown()
     assert len(order) > 3

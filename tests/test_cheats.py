@@ -15,10 +15,13 @@ import pytest
 from pictures import write_backbone, write_folders
 from safetensors.numpy import load_file
 
-from benchmark import cli, data, pixels
-from benchmark.data import Dataset, open_dataset
-from benchmark.protocol import load_datasets, load_protocol
-from benchmark.scoring import assign
+from benchmark import cli
+from benchmark.data import datasets as data
+from benchmark.data import pixels
+from benchmark.data.datasets import Dataset, open_dataset
+from benchmark.protocol.catalogue import load_datasets
+from benchmark.protocol.protocols import load_protocol
+from benchmark.records.scoring import assign
 
 CHEATS = Path(__file__).parent / "cheats"
 GUESSERS = {
@@ -38,7 +41,7 @@ REFUSED = {
     "batch_statistics": ("BatchStatistics", "a prediction must depend on its own image alone"),
     "keeps_in_class": ("KeepsInClass", "keeps a tensor in 'KeepsInClass.seen[0]'"),
     "other_sessions": ("OtherSessions", "which is neither of this session nor in its memory"),
-    "keeps_session": ("KeepsSession", "keeps a tensor in 'before.index', outside its parameters and buffers"),
+    "keeps_session": ("KeepsSession", "keeps a tensor in 'before.ids', outside its parameters and buffers"),
     "stray_tensor": ("StrayTensor", "keeps a tensor in 'cache['means'][0]', outside its parameters and buffers"),
     "stray_value": ("StrayValue", "the method's 'history' is"),
     "disguised_ids": ("DisguisedIds", "the method's ids must be a plain torch.Tensor, not Spy"),
@@ -145,7 +148,7 @@ def test_planting_the_old_order_turns_them_red(name, where, files, tmp_path, mon
 
 def test_planting_files_by_class_turns_the_reader_of_the_cache_red(files, tmp_path, monkeypatch, capsys):
     """One file of tokens a class, as it once was: the file that an image's tokens lie in is its label."""
-    from benchmark import bank  # noqa: PLC0415
+    from benchmark.tokens import bank  # noqa: PLC0415
 
     monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bank, "SHARD", 40)
@@ -162,7 +165,7 @@ def test_the_digest_of_a_method_covers_what_it_imports_and_nothing_else(tmp_path
 
     (tmp_path / "pack").mkdir()
     for name, text in {
-        "mine.py": "from methods.base import Method\nimport helper\nfrom pack.inner import x\nclass Mine(Method):\n"
+        "mine.py": "from methods.contract import Method\nimport helper\nfrom pack.inner import x\nclass Mine(Method):\n"
         "    def losses(self, batch):\n        import late\n        return {}\n",
         "helper.py": "import second\n",
         "second.py": "",

@@ -346,7 +346,7 @@ def test_a_mistake_in_a_method_is_told_with_file_and_line(tmp_path, monkeypatch,
     ):
         path = tmp_path / f"mine{number}.py"
         path.write_text(
-            f"from helper import help_me; from methods.base import Method\nclass Mine(Method):\n    {body}\n"
+            f"from helper import help_me; from methods.contract import Method\nclass Mine(Method):\n    {body}\n"
         )
         words = ["bench", "run", "--method", f"{path}:Mine", "--views", "2", "--out", str(tmp_path / "out"), *QUICK]
         monkeypatch.setattr(sys, "argv", words)
@@ -373,7 +373,8 @@ def test_a_mistake_in_a_method_is_told_with_file_and_line(tmp_path, monkeypatch,
 )
 def test_predictions_that_are_no_rows_are_told(tmp_path, monkeypatch, capsys, rows, said):
     (tmp_path / "mine.py").write_text(
-        "import torch\nfrom methods.base import Method\nclass Mine(Method):\n    def losses(self, batch): return {}\n"
+        "import torch\nfrom methods.contract import Method\nclass Mine(Method):\n"
+        "    def losses(self, batch): return {}\n"
         f"    def predict(self, tokens):\n        n = len(tokens)\n        return {rows}\n"
     )
     words = ["bench", "run", "--method", f"{tmp_path / 'mine.py'}:Mine", "--views", "2", "--out", str(tmp_path), *QUICK]

@@ -15,10 +15,11 @@ from pictures import write_backbone, write_folders
 from test_resume import cut_after
 
 import benchmark
-from benchmark import checkpoint, cli
-from benchmark.data import open_dataset
-from benchmark.protocol import load_datasets
-from benchmark.record import read_record
+from benchmark import cli
+from benchmark.data.datasets import open_dataset
+from benchmark.engine import checkpoint
+from benchmark.protocol.catalogue import load_datasets
+from benchmark.records.reading import read_record
 
 PLACES = 20
 BRIEF = {"budget.base_epochs": 1, "budget.novel_epochs": 2, "budget.batch": 8}

@@ -10,13 +10,15 @@ import pytest
 from pictures import NAMES, TEST, TRAIN, pictures, tarred, write_backbone, write_folders, write_pickles, write_tiny
 from PIL import Image
 
-from benchmark import pixels
-from benchmark.data import open_dataset
+from benchmark.data import pixels
+from benchmark.data.datasets import open_dataset
+from benchmark.data.layouts import find_layout
+from benchmark.data.pickled import Pickled, unpickle
+from benchmark.data.pixels import open_pixels
+from benchmark.engine.request import ask
 from benchmark.errors import DataError, UsageError
-from benchmark.layouts import Pickled, find_layout, unpickle
-from benchmark.pixels import open_pixels
-from benchmark.protocol import DatasetSpec, load_datasets
-from benchmark.request import ask
+from benchmark.protocol.catalogue import load_datasets
+from benchmark.protocol.models import DatasetSpec
 
 CIFAR10 = load_datasets()["cifar10"]
 
@@ -239,7 +241,7 @@ def test_a_changed_member_is_refused_before_it_is_unpickled(tmp_path, monkeypatc
     folder, spec = write_pickles(tmp_path)
     mark = tmp_path / "mark"
     (folder / "data_batch_2").write_bytes(pickle.dumps({"data": Evil(mark)}))
-    monkeypatch.setattr("benchmark.layouts.unpickle", lambda content, _: pickle.loads(content, encoding="latin1"))
+    monkeypatch.setattr("benchmark.data.pickled.unpickle", lambda content, _: pickle.loads(content, encoding="latin1"))
     with pytest.raises(DataError, match=r"data_batch_2 of .* is damaged: its md5"):
         open_pixels(spec, Pickled(folder, spec), tmp_path / "cache")
     assert not mark.exists()
@@ -270,7 +272,7 @@ def test_fewer_images_make_a_reduced_group_and_other_data_another_run(tmp_path, 
     assert other.question.key != reduced.question.key
     whole = {"cifar10": CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})}
     known = load_datasets() | whole
-    monkeypatch.setattr("benchmark.protocol.load_datasets", lambda: known)
+    monkeypatch.setattr("benchmark.protocol.catalogue.load_datasets", lambda: known)
     complete = ask("fea", data_dir=write_folders(tmp_path / "whole" / "cifar10"), **options)
     assert "reduced" not in complete.changed
     assert complete.question.key == reduced.question.key  # the same images from another place
@@ -339,7 +341,7 @@ def test_a_part_of_the_images_is_another_question_that_anybody_can_ask_again(tmp
     complete = CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})
     digest = open_dataset(complete.reduced(3), root).digest
     known = load_datasets() | {"cifar10": complete.model_copy(update={"subsets": {3: digest}})}
-    monkeypatch.setattr("benchmark.protocol.load_datasets", lambda: known)
+    monkeypatch.setattr("benchmark.protocol.catalogue.load_datasets", lambda: known)
     whole, part = asked(tmp_path, root), asked(tmp_path, root, **{"shared.images": 3})
     assert part.question.key != whole.question.key
     assert "images" not in whole.question.shared  # questions from before keep their key
@@ -353,7 +355,7 @@ def test_a_part_of_the_images_is_another_question_that_anybody_can_ask_again(tmp
 def test_a_part_that_cannot_be_taken_is_refused(tmp_path, monkeypatch, images):
     root = write_folders(tmp_path / "cifar10")
     known = load_datasets() | {"cifar10": CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})}
-    monkeypatch.setattr("benchmark.protocol.load_datasets", lambda: known)
+    monkeypatch.setattr("benchmark.protocol.catalogue.load_datasets", lambda: known)
     with pytest.raises(UsageError, match=r"images"):
         asked(tmp_path, root, **{"shared.images": images})
     with pytest.raises(UsageError, match="is small enough"):

@@ -4,15 +4,14 @@ import math
 
 import pytest
 import torch
-from conftest import fresh_setting
 from torch import nn
 
-from benchmark.checkpoint import Checkpoint, Progress
-from benchmark.descent import Course, fit, learning_rate
+from benchmark.display import Display, Stop
+from benchmark.engine.checkpoint import Checkpoint, Progress, State
+from benchmark.engine.training import TrainingPlan, fit, learning_rate
 from benchmark.errors import UsageError
-from benchmark.protocol import Shared
-from benchmark.request import ask
-from methods.base import Phase
+from benchmark.protocol.models import Shared
+from methods.contract import Phase
 
 
 class Toy(nn.Module):
@@ -31,7 +30,7 @@ class Toy(nn.Module):
 
 
 class Batches:
-    steps = 2
+    steps, from_disk = 2, False
 
     def batch(self, epoch: int, step: int) -> torch.Tensor:
         return torch.full((2, 2), 1.0 + epoch + 10 * step)
@@ -43,10 +42,10 @@ def test_descent_equals_sgd_written_by_hand(tmp_path, clip):
     shared = Shared(weight_decay=0.1, momentum=0.8, lr_floor=0.01)
     toy, epochs, lr = Toy(), 3, 0.05
     weight, bias = toy.weight.detach().clone().double(), toy.bias.detach().clone().double()
-    progress = Progress(logs=[{}], figures=[{}])
-    course = Course("toy", 1, 0, epochs, lr, clip, shared)
-    save = Checkpoint(tmp_path / "state", {"toy": 1})
-    fit(toy, Batches(), course, fresh_setting(ask("fea", views=2)), progress, {}, save)
+    progress = Progress(terms=[{}], diagnostics=[{}])
+    plan = TrainingPlan("toy", 1, 0, epochs, lr, clip, shared)
+    state = State(progress, {}, Checkpoint(tmp_path / "state", {"toy": 1}))
+    fit(toy, Batches(), plan, seed=0, state=state, stop=Stop(), display=Display(quiet=True))
 
     pull_w, pull_b = torch.zeros_like(weight), torch.zeros_like(bias)
     logged = []
@@ -65,9 +64,9 @@ def test_descent_equals_sgd_written_by_hand(tmp_path, clip):
         logged.append(sum(terms) / 2)
     assert torch.allclose(toy.weight.double(), weight, atol=1e-5)
     assert torch.allclose(toy.bias.double(), bias, atol=1e-5)
-    assert progress.logs[0]["a"] == pytest.approx(logged, rel=1e-3)
-    assert progress.figures[0]["size"][-1] == pytest.approx(float(weight.abs().sum()), rel=1e-3)
-    assert progress.figures[0]["odd"] == [None] * epochs
+    assert progress.terms[0]["a"] == pytest.approx(logged, rel=1e-3)
+    assert progress.diagnostics[0]["size"][-1] == pytest.approx(float(weight.abs().sum()), rel=1e-3)
+    assert progress.diagnostics[0]["odd"] == [None] * epochs
     assert (progress.step, progress.optimiser_steps) == (6, 6)
 
 
@@ -123,12 +122,12 @@ def test_cosine_ends_near_its_floor():
         ),
         (
             "def losses(self, batch): return {}\n    def end(self, s): self.before = s",
-            "keeps a tensor in 'before.index', outside its parameters and buffers",
+            "keeps a tensor in 'before.ids', outside its parameters and buffers",
         ),
     ],
 )
 def test_mistakes_of_an_own_method_are_told_in_one_sentence(short_run, tmp_path, body, said):
-    head = "import torch\nfrom pydantic import BaseModel\nfrom methods.base import Method, Phase\n"
+    head = "import torch\nfrom pydantic import BaseModel\nfrom methods.contract import Method, Phase\n"
     (tmp_path / "mine.py").write_text(f"{head}class Mine(Method):\n    {body}\n")
     with pytest.raises(UsageError, match=said):
         short_run(method=f"{tmp_path / 'mine.py'}:Mine")

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import fresh_setting, opened, start
+from conftest import fresh_world, opened, start
 from test_losses import slow_contrast
 
-from benchmark.engine import begin
-from benchmark.request import ask, load_params
+from benchmark.engine.lifecycle import begin
+from benchmark.engine.request import ask
+from benchmark.protocol.overrides import load_params
 
 
 def started(**settings):
@@ -107,7 +108,7 @@ def spec_terms(method, batch, pseudo, rows):
     cosine = [unit(x) @ w.T for x in h]
     logits = [c / 0.1 for c in cosine]
     prob = [softmax(u) for u in logits]
-    size = len(batch.index)
+    size = len(batch.ids)
     terms = {}
     pseudo_logits = unit(pseudo.double().numpy()) @ w.T / 0.1
     terms["replay"] = np.mean([-log_softmax(u)[c] for u, c in zip(pseudo_logits, rows.tolist(), strict=True)])
@@ -177,7 +178,7 @@ def test_all_terms_equal_the_specification_written_out(settings):
 def test_statistics_of_novel_images_come_from_the_new_rows():
     """Images that the whole classifier puts on old rows are stored under their best new row."""
     method, _ = started()
-    session = fresh_setting(ask("fea", views=2)).session(1)
+    session = fresh_world(ask("fea", views=2)).session(1)
     with torch.no_grad():  # two new rows that share the images between them, and old rows that take them all
         h = method.clean_features(session)
         method.head.weight[6], method.head.weight[7] = h[0], h[1]

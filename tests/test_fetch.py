@@ -17,11 +17,13 @@ from pathlib import Path
 import pytest
 from pictures import NAMES, tar_of, tarred, write_folders
 
-from benchmark import fetch as fetch_module
+from benchmark.data import fetch as fetch_module
+from benchmark.data.download import Address, SourceError, resolve
+from benchmark.data.fetch import FetchOptions, fetch_file
+from benchmark.data.unpack import unpack
+from benchmark.display import Display, Stop
 from benchmark.errors import DataError, UsageError
-from benchmark.fetch import Address, SourceError, Wish, fetch_file, resolve, unpack
-from benchmark.progress import Display, Stop
-from benchmark.protocol import Archive
+from benchmark.protocol.models import Archive
 
 PAYLOAD = bytes(range(256)) * 4000
 
@@ -100,8 +102,8 @@ def url(server: Server, what: str) -> str:
 
 def get(server: Server, target: Path, *whats: str, timeout: float = 5.0, accept: bool = False, **digests: str) -> Path:
     archive = Archive(file="file.bin", megabytes=1, urls=tuple(url(server, what) for what in whats), **digests)
-    wish = Wish(timeout=timeout, accept_digest=accept)
-    return fetch_file(archive, target, wish, Display(quiet=True), Stop())
+    options = FetchOptions(timeout=timeout, accept_digest=accept)
+    return fetch_file(archive, target, options, Display(quiet=True), Stop())
 
 
 MD5 = {"md5": hashlib.md5(PAYLOAD).hexdigest()}
@@ -144,7 +146,7 @@ def test_nobody_listens(tmp_path):
         port = free.getsockname()[1]
     archive = Archive(file="file.bin", megabytes=1, urls=(f"http://127.0.0.1:{port}/x",))
     with pytest.raises(DataError, match="no connection"):
-        fetch_file(archive, tmp_path / "file.bin", Wish(), Display(quiet=True), Stop())
+        fetch_file(archive, tmp_path / "file.bin", FetchOptions(), Display(quiet=True), Stop())
 
 
 def part_of(server: Server, target: Path, what: str) -> Path:
@@ -218,9 +220,9 @@ def test_fetch_with_a_wrong_checksum_is_one_sentence(server, tmp_path, bench):
 
 def test_two_at_once_download_once(server, tmp_path):
     code = (
-        "import sys; from pathlib import Path; from benchmark.fetch import *\n"
+        "import sys; from pathlib import Path; from benchmark.data.fetch import *\n"
         "archive = Archive(file='file.bin', megabytes=1, urls=(sys.argv[1],), md5=sys.argv[2])\n"
-        "fetch_file(archive, Path(sys.argv[3]), Wish(), Display(quiet=True), Stop())\n"
+        "fetch_file(archive, Path(sys.argv[3]), FetchOptions(), Display(quiet=True), Stop())\n"
     )
     words = [sys.executable, "-c", code, url(server, "slow"), MD5["md5"], str(tmp_path / "file.bin")]
     both = [subprocess.Popen(words) for _ in range(2)]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from sklearn.covariance import LedoitWolf
 
-from benchmark.stream import Labelled
 from methods.clustering import class_means, distances, k_means, whitening_of
+from methods.contract import LabelledSession
 
 
 def agreement(one: np.ndarray, two: np.ndarray) -> float:
@@ -68,7 +68,7 @@ def test_gaussian_predicts_as_a_linear_discriminant_for_equal_classes():
     """On the base classes, against the discriminant written out: x·Σ⁻¹μ − μ·Σ⁻¹μ / 2."""
     built, world = opened("gaussian")
     session = world.session(0)
-    assert isinstance(session, Labelled)
+    assert isinstance(session, LabelledSession)
     tokens = [part.tokens for part in session.clean()]
     with torch.no_grad():
         h = built.clean_features(session).double().numpy()

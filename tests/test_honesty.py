@@ -12,30 +12,31 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import benchmark
-from benchmark import engine
-from benchmark import setting as setting_module
-from benchmark.backbone import Trunk
-from benchmark.bank import Bank, BankSource
-from benchmark.data import Dataset, Split, digits
-from benchmark.descent import learning_rate
-from benchmark.engine import begin, kept_folder
-from benchmark.errors import UsageError
-from benchmark.feed import NovelFeed
-from benchmark.progress import Display, Stop
-from benchmark.record import record_path
-from benchmark.request import Request, ask
-from benchmark.setting import Setting, open_setting
-from benchmark.stream import Batch, Labelled, MemoryBatch, Stream, Unlabelled
-from benchmark.tokens import CleanFromBank, Kept, Live
-from methods.base import Phase
+from benchmark.data.datasets import Dataset, Split, digits
+from benchmark.data.stream import Stream
+from benchmark.display import Display, Stop
+from benchmark.engine import run as engine
+from benchmark.engine.feed import NovelFeed
+from benchmark.engine.lifecycle import begin
+from benchmark.engine.request import Request, ask
+from benchmark.engine.run import kept_folder, run
+from benchmark.engine.training import learning_rate
+from benchmark.engine.world import World, open_world
+from benchmark.records.record import record_path
+from benchmark.tokens.backbone import Trunk
+from benchmark.tokens.bank import Bank
+from benchmark.tokens.sources import BankSource, CleanFromBank, InMemory, Live
+from methods import ContractError
+from methods.contract import Batch, LabelledSession, MemoryBatch, Phase, Session
 
 trained = pytest.mark.parametrize("method", METHODS)
 
 
-def run_on(dataset, out: Path, monkeypatch, method: str):
+def run_on(dataset, out: Path, method: str):
     """A short run on a changed dataset: its record and its final weights."""
-    monkeypatch.setattr(setting_module, "open_dataset", lambda name, data_dir: dataset)
-    record = benchmark.run(method, settings=SHORT, views=2, out=out, keep=True)
+    request = ask(method, settings=SHORT, views=2)
+    changed = dataclasses.replace(request, tokens=dataclasses.replace(request.tokens, dataset=dataset))
+    record = run(changed, out=out, keep=True)
     weights = load_file(kept_folder(record_path(out, record.question), out) / "weights.safetensors")
     return record, weights
 
@@ -45,7 +46,7 @@ def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 
 @trained
-def test_hidden_labels_do_not_reach_training(method, tmp_path, monkeypatch):
+def test_hidden_labels_do_not_reach_training(method, tmp_path):
     """Labels of discovery images are dealt anew within each session: weights and predictions stay, bit for bit."""
     clean = digits()
     labels = clean.train.labels.copy()
@@ -53,8 +54,8 @@ def test_hidden_labels_do_not_reach_training(method, tmp_path, monkeypatch):
         members = np.flatnonzero(np.isin(labels, pair))
         labels[members] = np.where(np.arange(len(members)) % 2, *pair)
     poisoned = dataclasses.replace(clean, train=Split(clean.train.images, labels))
-    honest, weights = run_on(clean, tmp_path / "a", monkeypatch, method)
-    other, poisoned_weights = run_on(poisoned, tmp_path / "b", monkeypatch, method)
+    honest, weights = run_on(clean, tmp_path / "a", method)
+    other, poisoned_weights = run_on(poisoned, tmp_path / "b", method)
     assert other.question.data.digest == honest.question.data.digest  # the run is told nothing of the poison
     assert same(weights, poisoned_weights)
     assert [s.counts for s in honest.sessions] == [s.counts for s in other.sessions]
@@ -63,33 +64,31 @@ def test_hidden_labels_do_not_reach_training(method, tmp_path, monkeypatch):
 
 
 @trained
-def test_test_images_do_not_reach_training(method, tmp_path, monkeypatch):
+def test_test_images_do_not_reach_training(method, tmp_path):
     clean = digits()
     noise = np.random.default_rng(0).integers(0, 256, clean.test.images.shape, dtype=np.uint8)
     noisy = dataclasses.replace(clean, test=Split(noise, clean.test.labels))
-    seen, weights = run_on(clean, tmp_path / "a", monkeypatch, method)
-    blind, blind_weights = run_on(noisy, tmp_path / "b", monkeypatch, method)
+    seen, weights = run_on(clean, tmp_path / "a", method)
+    blind, blind_weights = run_on(noisy, tmp_path / "b", method)
     assert same(weights, blind_weights)
     assert [s.phases for s in seen.sessions] == [s.phases for s in blind.sessions]
     assert seen.metrics().average_accuracy > blind.metrics().average_accuracy + 10
 
 
-def test_base_labels_do_reach_training(tmp_path, monkeypatch):
+def test_base_labels_do_reach_training(tmp_path):
     """The tests above can fail: poison the labels that are meant to be used, and everything changes."""
     clean = digits()
     labels = clean.train.labels.copy()
     labels[labels < 6] = (labels[labels < 6] + np.arange((labels < 6).sum())) % 6
-    _, weights = run_on(clean, tmp_path / "a", monkeypatch, "kmeans")
-    _, other = run_on(
-        dataclasses.replace(clean, train=Split(clean.train.images, labels)), tmp_path / "b", monkeypatch, "kmeans"
-    )
+    _, weights = run_on(clean, tmp_path / "a", "kmeans")
+    _, other = run_on(dataclasses.replace(clean, train=Split(clean.train.images, labels)), tmp_path / "b", "kmeans")
     assert not same(weights, other)
 
 
 def test_discovery_types_have_no_place_for_a_label():
-    for kind in (Unlabelled, Batch, MemoryBatch):
+    for kind in (Session, Batch, MemoryBatch):
         assert not [f.name for f in dataclasses.fields(kind) if "label" in f.name or "target" in f.name]
-    assert "labels" in {f.name for f in dataclasses.fields(Labelled)}
+    assert "labels" in {f.name for f in dataclasses.fields(LabelledSession)}
 
 
 def reachable(thing, seen: set[int]):
@@ -123,8 +122,8 @@ def test_nothing_a_method_is_handed_leads_to_a_source_or_a_label(path, on_disk, 
     monkeypatch.setenv("CNCD_CACHE", str(tmp_path))
     options = {"protocol": "cifar10-t2", **on_disk} if "bank" in path else {}
     asked = ask("gm", views="live" if "live" in path else 2, settings=SHORT, **options)
-    world = open_setting(asked, torch.device("cpu"), Display(quiet=True), Stop())
-    kinds = {"memory": Kept, "live": Live, "bank": BankSource, "live with a bank": CleanFromBank}
+    world = open_world(asked, torch.device("cpu"), Display(quiet=True), Stop())
+    kinds = {"memory": InMemory, "live": Live, "bank": BankSource, "live with a bank": CleanFromBank}
     assert type(world.source) is kinds[path]
     session = world.session(1)
     feed = NovelFeed(world, 1, 0, Phase(), 4, (torch.zeros(0, dtype=torch.long), torch.zeros(0)))
@@ -132,13 +131,13 @@ def test_nothing_a_method_is_handed_leads_to_a_source_or_a_label(path, on_disk, 
     handed = [session, session.clean, session.recall, feed.batch(0, 0), next(session.clean()), world.block]
     found = [*reachable(handed, set())]
     forbidden = (
-        Setting,
+        World,
         Stream,
         Dataset,
         Split,
         Bank,
         Live,
-        Kept,
+        InMemory,
         BankSource,
         CleanFromBank,
         Trunk,
@@ -158,9 +157,9 @@ def test_nothing_a_method_is_handed_leads_to_a_source_or_a_label(path, on_disk, 
     assert [thing for thing in reachable([session.reading.gi_frame.f_locals], set()) if isinstance(thing, forbidden)]
 
 
-def test_order_within_a_session_says_nothing_about_classes(setting):
+def test_order_within_a_session_says_nothing_about_classes(world):
     """Datasets are often stored class by class; neighbours in a session must not share a class more than by chance."""
-    hidden = setting.stream.hidden[setting.stream.ids(1).numpy()]
+    hidden = world.stream.hidden[world.stream.ids(1).numpy()]
     assert 0.35 < np.mean(hidden[1:] == hidden[:-1]) < 0.65
 
 
@@ -255,17 +254,17 @@ def test_what_no_term_may_move_stays_bit_for_bit(method):
 def test_a_session_that_is_over_cannot_be_read_again(method, tmp_path, monkeypatch):
     """Whatever a method keeps of a session but its memory is of no use to it: labels without images, closed readers."""
     handed = []
-    original = Setting.session
+    original = World.session
 
     def session(self, *args):
         handed.append(original(self, *args))
         return handed[-1]
 
-    monkeypatch.setattr(Setting, "session", session)
+    monkeypatch.setattr(World, "session", session)
     benchmark.run(method, settings=SHORT, views=2, out=tmp_path)
     assert {own.number for own in handed} == {0, 1, 2}
     for own in handed:  # also those that were made for the copy that is judged
-        with pytest.raises(UsageError, match="a session that is over"):
+        with pytest.raises(ContractError, match="a session that is over"):
             next(own.clean())
 
 
@@ -286,7 +285,7 @@ def test_discovery_meets_base_labels_through_the_model_alone(method, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(engine, "announce", stop)
         with pytest.raises(PowerCut):
-            run_on(clean, tmp_path / "cut", patch, method)
-    _, resumed = run_on(poisoned, tmp_path / "cut", monkeypatch, method)
-    _, whole = run_on(clean, tmp_path / "whole", monkeypatch, method)
+            run_on(clean, tmp_path / "cut", method)
+    _, resumed = run_on(poisoned, tmp_path / "cut", method)
+    _, whole = run_on(clean, tmp_path / "whole", method)
     assert same(resumed, whole)

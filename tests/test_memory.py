@@ -59,9 +59,9 @@ def test_exemplars_are_chosen_by_class_in_the_order_of_ids():
     kept = Exemplars()
     index, rows = torch.tensor([9, 4, 7, 5, 8]), torch.tensor([3, 3, 2, 2, 3])
     kept.add(index, torch.ones(5, 2), rows, 2)
-    assert (kept.index.tolist(), kept.row.tolist()) == ([5, 7, 4, 8], [2, 2, 3, 3])
+    assert (kept.ids.tolist(), kept.row.tolist()) == ([5, 7, 4, 8], [2, 2, 3, 3])
     kept.add(torch.tensor([20]), torch.ones(1, 2), torch.tensor([6]), 2)
-    assert (kept.index.tolist()[-1], kept.row.tolist()[-1], len(kept)) == (20, 6, 5)
+    assert (kept.ids.tolist()[-1], kept.row.tolist()[-1], len(kept)) == (20, 6, 5)
 
 
 def test_exemplars_keep_to_dense_images_where_a_class_has_any():
@@ -69,7 +69,7 @@ def test_exemplars_keep_to_dense_images_where_a_class_has_any():
     rows = torch.tensor([0, 0, 0, 1, 1])
     dense = torch.tensor([False, True, True, False, False])
     kept.add(torch.arange(5), torch.eye(5), rows, 3, dense)
-    assert kept.index.tolist() == [1, 2, 3, 4]
+    assert kept.ids.tolist() == [1, 2, 3, 4]
 
 
 def test_taking_over_leaves_nothing_behind():
@@ -77,7 +77,7 @@ def test_taking_over_leaves_nothing_behind():
     for kept, number in ((one, 1), (two, 2)):
         kept.add(torch.tensor([number]), torch.ones(1, 2), torch.tensor([number]), 1)
     one.take(two)
-    assert (one.index.tolist(), one.row.tolist(), len(two)) == ([1, 2], [1, 2], 0)
+    assert (one.ids.tolist(), one.row.tolist(), len(two)) == ([1, 2], [1, 2], 0)
 
 
 @pytest.mark.parametrize("chunk", [1024, 7])

@@ -182,7 +182,7 @@ def test_simgcd_as_specified(epoch, settings):
 def test_simgcd_without_exemplars_has_no_terms_of_theirs():
     method, feed = start("simgcd", exemplars=0)
     assert feed.batch(100, 0).memory is None
-    assert len(feed.batch(100, 0).index) == 64  # a whole batch: the ablation changes the exemplars alone
+    assert len(feed.batch(100, 0).ids) == 64  # a whole batch: the ablation changes the exemplars alone
     assert set(method.losses(feed.batch(100, 0))) == {"contrast", "guide", "label"}
     assert "guide" not in start("simgcd", epsilon=0.0)[0].losses(feed.batch(100, 0))
 
@@ -190,7 +190,7 @@ def test_simgcd_without_exemplars_has_no_terms_of_theirs():
 def test_growing_as_specified():
     method, feed = start("gm", gamma_sd=2.0, topk=3)
     batch = feed.batch(3, 0)
-    assert len(batch.index) == len(batch.memory.row)  # as many exemplars as novel images
+    assert len(batch.ids) == len(batch.memory.row)  # as many exemplars as novel images
     h_a, h_b = views(method, batch)
     clustered = [np.exp(log_softmax(cosines(h, array(method.cluster.weight)) / TAU)) for h in (h_a, h_b)]
     with torch.no_grad():
@@ -211,7 +211,7 @@ def test_merging_as_specified(inference):
     batch = feed.batch(3, 0)
     h = np.concatenate([*views(method, batch), *views(method, batch.memory)])
     believed = dict(zip(method.believed_index.tolist(), method.believed_row.tolist(), strict=True))
-    rows = [believed[i] for i in batch.index.tolist()] * 2 + batch.memory.row.tolist() * 2
+    rows = [believed[i] for i in batch.ids.tolist()] * 2 + batch.memory.row.tolist() * 2
     assert set(batch.memory.row.tolist()) <= set(range(6))  # exemplars of known classes alone
     columns = method.mean_row.tolist()
     terms = method.losses(batch)
@@ -232,7 +232,7 @@ def test_merging_as_specified(inference):
 
 def test_without_replay_the_merge_is_a_plain_epoch():
     method, feed = start("gm", phase=1, replay=False)
-    assert (feed.steps, len(feed.batch(0, 0).index), feed.batch(0, 0).memory) == (len(feed.ids) // 64, 64, None)
+    assert (feed.steps, len(feed.batch(0, 0).ids), feed.batch(0, 0).memory) == (len(feed.ids) // 64, 64, None)
     assert set(method.losses(feed.batch(0, 0))) == {"merge"}
 
 
@@ -249,17 +249,17 @@ def test_exemplars_of_gm_are_herded_among_the_dense_and_its_means_are_theirs():
         h = built.clean_features(session)
         scores = built.cluster(h)
         rows, dense = 6 + scores.argmax(dim=1), densest(scores, 15, 0.5)
-        ids = torch.cat([part.index for part in session.clean()])
+        ids = torch.cat([part.ids for part in session.clean()])
         for row in rows.unique():
             members = torch.nonzero((rows == row) & dense).squeeze(1)
             members = members if len(members) else torch.nonzero(rows == row).squeeze(1)
-            chosen = built.chosen.index[built.chosen.row == row]
+            chosen = built.chosen.ids[built.chosen.row == row]
             assert chosen.tolist() == ids[members[herd(h[members], 4)]].tolist()
             picked = F.normalize(torch.cat([built.block(part.tokens) for part in session.recall(chosen)]), dim=1)
             place = built.mean_row.tolist().index(row)
             assert torch.allclose(built.mean[place], F.normalize(picked.mean(dim=0), dim=0), atol=1e-6)
         for row in range(6):  # base classes as the static branch sees them
-            chosen = built.exemplars.index[built.exemplars.row == row]
+            chosen = built.exemplars.ids[built.exemplars.row == row]
             static, growing = (
                 F.normalize(
                     F.normalize(torch.cat([branch(part.tokens) for part in session.recall(chosen)]), dim=1).mean(0),

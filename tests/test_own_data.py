@@ -12,12 +12,12 @@ import yaml
 from pictures import write_backbone
 from PIL import Image
 
-from benchmark.data import open_dataset
+from benchmark.data.datasets import open_dataset
+from benchmark.data.own_images import held_out
+from benchmark.engine.request import ask
 from benchmark.errors import BenchError
-from benchmark.layouts import held_out
-from benchmark.protocol import load_protocol
-from benchmark.record import read_record
-from benchmark.request import ask
+from benchmark.protocol.protocols import load_protocol
+from benchmark.records.reading import read_record
 from benchmark.scaffold import new_protocol
 
 SHORT = ("--budget", "quick", "--views", "2", "--threads", "1")

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmark.backbone import build_vit
-from benchmark.data import digits
+from benchmark.data.datasets import digits
 from benchmark.files import file_digest
 from benchmark.pretrain import base_images, kmeans_accuracy, pretrain
-from benchmark.protocol import load_backbone, weight_file
+from benchmark.protocol.catalogue import load_backbone, weight_file
+from benchmark.tokens.backbone import build_vit
 
 
 def test_only_training_images_of_base_digits_are_seen():

@@ -4,8 +4,8 @@ import pytest
 import torch
 from records import make_record
 
-from benchmark.probe import Probe
-from benchmark.request import ask
+from benchmark.engine.probe import Probe
+from benchmark.engine.request import ask
 
 
 def test_known_answers():

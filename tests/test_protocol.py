@@ -7,9 +7,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmark.engine.request import ask
 from benchmark.errors import UsageError
-from benchmark.protocol import Protocol, load_backbones, load_datasets, load_protocol, protocol_names, read_yaml
-from benchmark.request import ask, by_part, parse_setting, parse_views
+from benchmark.protocol.catalogue import load_backbones, load_datasets
+from benchmark.protocol.overrides import by_part, parse_setting, parse_views
+from benchmark.protocol.protocols import Protocol, load_protocol, protocol_names
+from benchmark.protocol.reading import read_yaml
 
 PAPER = {
     "cifar10-t1": (10, [5, 5]),

@@ -24,7 +24,7 @@ from pictures import SIZES, small_transformer, write_tiny
 from safetensors.torch import save_file
 from test_own_data import write_pictures
 
-from benchmark.record import read_record
+from benchmark.records.reading import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA, WEIGHTS, OTHERS = "data", "timm", "facebook"

@@ -12,11 +12,11 @@ from scipy import stats
 
 import benchmark
 from benchmark.errors import UsageError
-from benchmark.record import SparseCounts
+from benchmark.records.results import SparseCounts
+from benchmark.records.statistics import shown, t_interval
 from benchmark.report.drawing import render
 from benchmark.report.reading import compared, curve_picture
 from benchmark.report.runs import on_new_rows, require_records
-from benchmark.statistics import shown, t_interval
 
 
 @pytest.fixture(scope="module")

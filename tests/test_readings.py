@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from records import make_record
 
-from benchmark.record import SparseCounts
+from benchmark.records.results import SparseCounts
 
 SCRIPT = Path(__file__).parent.parent / "docs" / "readings.py"
 SPEC = importlib.util.spec_from_file_location("readings_page", SCRIPT)

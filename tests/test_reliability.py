@@ -22,9 +22,9 @@ from test_resume import stopped_halfway, unbroken  # noqa: F401 - a fixture
 
 import benchmark
 from benchmark import files
+from benchmark.display import Display
 from benchmark.files import atomic_write
-from benchmark.progress import Display
-from benchmark.record import read_record
+from benchmark.records.reading import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCH = [sys.executable, "-P", "-m", "benchmark.cli"]
@@ -75,7 +75,8 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path, mo
 
 def test_an_input_error_of_the_disk_is_one_sentence(tmp_path, monkeypatch, capsys):
     """EIO while the state is saved: what was saved before stays, and the run goes on once the disk is well."""
-    from benchmark import checkpoint, cli  # noqa: PLC0415
+    from benchmark import cli  # noqa: PLC0415
+    from benchmark.engine import checkpoint  # noqa: PLC0415
 
     state = stopped_halfway(tmp_path)
     before = state.read_bytes()

@@ -17,28 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import METHODS, PAPER_PROTOCOLS, fading, fill, make_record, save
 
+from benchmark.digests import sealed
 from benchmark.errors import BenchError, UsageError
-from benchmark.intact import sealed
-from benchmark.protocol import load_protocol
-from benchmark.record import PUBLISHED, read_record, record_path, stored_text
+from benchmark.protocol.protocols import load_protocol
+from benchmark.records.reading import read_record
+from benchmark.records.record import PUBLISHED, record_path, stored_text
 from benchmark.report import INPUTS, PAGE, compose, drawing, stale, write
 from benchmark.report.figures import known_curve, novel_average, slug, spread
-from benchmark.report.frames import REFERENCE, VALUES, bootstrap, printed, sharing, status
+from benchmark.report.frames import REFERENCE, VALUES, printed, sharing, status
+from benchmark.report.names import Names
 from benchmark.report.paper import load_paper
 from benchmark.report.runs import by_class, read_runs, summary, thinned
-from benchmark.report.tables import (
-    Names,
-    column_ranks,
-    escape,
-    guarded,
-    markdown,
-    number,
-    signed,
-    to_csv,
-    to_latex,
-    to_markdown,
-    to_text,
-)
+from benchmark.report.table import escape, guarded, markdown, number, signed, to_csv, to_latex, to_markdown, to_text
+from benchmark.report.tables import column_ranks
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -390,14 +381,6 @@ def test_the_probe_stands_beside_the_method_and_is_not_ranked(tmp_path):
     assert all(cell.rank == 0 for section in table.sections for row in section.rows for cell in row)
     assert "90.00 → 82.50: -7.50" in to_markdown(table)
     assert r"90.00 $\to$ 82.50" in to_latex(table)
-
-
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=8))
-def test_bootstrap_interval_lies_around_the_mean(values):
-    low, high = bootstrap(values)
-    assert min(values) - 1e-9 <= low <= high <= max(values) + 1e-9
-    assert low - 1e-9 <= np.mean(values) <= high + 1e-9 or len(values) > 6
-    assert bootstrap([value + 10 for value in values]) == pytest.approx((low + 10, high + 10))
 
 
 def test_status_of_a_cell():

@@ -9,10 +9,12 @@ from conftest import METHODS, SHORT
 from records import fading, make_record, save
 
 from benchmark import reproduce as remaking
+from benchmark.display import Display, Stop
 from benchmark.errors import UsageError
-from benchmark.progress import Display, Stop
 from benchmark.publish import moved
-from benchmark.record import Given, read_record, record_path
+from benchmark.records.question import Given
+from benchmark.records.reading import read_record
+from benchmark.records.record import record_path
 from benchmark.report.runs import read_runs, require_records
 from benchmark.reproduce import compared, reproduce
 
@@ -115,7 +117,7 @@ def test_a_knob_that_is_a_mapping_is_set_as_a_whole(short_run, tmp_path):
     """`changed` tells it key by key; `--set` takes it whole."""
     file = tmp_path / "mine.py"
     file.write_text(
-        "from methods.base import knob\nfrom methods.kmeans import KMeans\n\n\nclass Mine(KMeans):\n"
+        "from methods.contract import knob\nfrom methods.kmeans import KMeans\n\n\nclass Mine(KMeans):\n"
         "    class Params(KMeans.Params):\n"
         "        weights: dict[str, float] = knob({'a': 1.0, 'b': 2.0}, 'ours', 'two of them')\n"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from records import save
 
-from benchmark.protocol import load_protocol
+from benchmark.protocol.protocols import load_protocol
 from benchmark.report.reading import load
 from benchmark.sweep.suites import load_suite
 

@@ -18,13 +18,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import benchmark
-from benchmark import checkpoint, provenance
-from benchmark import record as record_module
+from benchmark.digests import SEAL
+from benchmark.engine import checkpoint
+from benchmark.engine.feed import BaseFeed, NovelFeed
+from benchmark.engine.request import ask
 from benchmark.errors import DivergedError, UsageError
-from benchmark.feed import BaseFeed, NovelFeed
-from benchmark.intact import SEAL
-from benchmark.record import read_record, record_path
-from benchmark.request import ask
+from benchmark.records import provenance
+from benchmark.records import record as record_module
+from benchmark.records.reading import read_record
+from benchmark.records.record import record_path
 from methods.gm import GM
 
 COMMAND = [sys.executable, "-m", "benchmark.cli", "run", "--views", "2", "--threads", "2"]

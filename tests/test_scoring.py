@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from benchmark import scoring
+from benchmark.records import scoring
 
 
 def test_worked_example():

@@ -5,9 +5,11 @@ import json
 import pytest
 import torch
 
-from benchmark.backbone import build_vit, split_vit
-from benchmark.protocol import load_backbone, load_protocol
-from benchmark.speed import Speed, predict, step_cost, text, trunk_flops
+from benchmark.prediction import predict, text
+from benchmark.protocol.catalogue import load_backbone
+from benchmark.protocol.protocols import load_protocol
+from benchmark.speed import Speed, step_cost, trunk_flops
+from benchmark.tokens.backbone import build_vit, split_vit
 
 
 def base_sized():

@@ -8,15 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.data import digits, digits_holdout, open_dataset
-from benchmark.engine import phase_epochs
+from benchmark.data.datasets import digits, digits_holdout, open_dataset
+from benchmark.data.pixels import image_digests
+from benchmark.data.views import CLEAN, render_digits
+from benchmark.engine.feed import NovelFeed, drawn_order, drawn_views
+from benchmark.engine.lifecycle import phase_epochs
 from benchmark.errors import DataError
-from benchmark.feed import NovelFeed, drawn_order, drawn_views
-from benchmark.pixels import image_digests
-from benchmark.protocol import load_datasets
+from benchmark.protocol.catalogue import load_datasets
 from benchmark.seeds import derive, generator
-from benchmark.views import CLEAN, render_digits
-from methods.base import Phase
+from methods.contract import Phase
 
 
 def test_digits_split_is_fixed_and_disjoint():
@@ -46,15 +46,15 @@ def test_data_that_cannot_be_read_is_named():
         open_dataset(load_datasets()["cifar10"])
 
 
-def test_sessions_cover_all_training_images_once(setting):
-    stream = setting.stream
+def test_sessions_cover_all_training_images_once(world):
+    stream = world.stream
     ids = [stream.ids(number) for number in range(3)]
-    assert sorted(torch.cat(ids).tolist()) == list(range(len(setting.dataset.train)))
+    assert sorted(torch.cat(ids).tolist()) == list(range(len(world.dataset.train)))
     for own, classes in zip(ids, stream.sessions, strict=True):
-        assert set(setting.dataset.train.labels[own.numpy()].tolist()) == set(classes)
+        assert set(world.dataset.train.labels[own.numpy()].tolist()) == set(classes)
         assert own.tolist() == sorted(own.tolist())  # the order of the pixels' digests, over the whole split
     assert len(stream.test_ids(6)) == 360
-    assert set(setting.dataset.test.labels[stream.test_ids(8).numpy()].tolist()) == set(range(8))
+    assert set(world.dataset.test.labels[stream.test_ids(8).numpy()].tolist()) == set(range(8))
 
 
 def test_images_are_in_the_order_of_their_digests():
@@ -115,26 +115,26 @@ def test_phases_share_all_epochs(shares, epochs):
     assert min(dealt) >= (epochs >= len(dealt))  # no phase is skipped
 
 
-def test_exemplars_come_with_their_rows_and_lengthen_the_epoch(setting):
-    ids, rows = setting.stream.ids(0)[:40], torch.arange(40) % 6
+def test_exemplars_come_with_their_rows_and_lengthen_the_epoch(world):
+    ids, rows = world.stream.ids(0)[:40], torch.arange(40) % 6
     phase = Phase(novel=0.5, memory=0.5, pool="session+memory")
-    feed = NovelFeed(setting, 1, 0, phase, 10, (ids, rows))
+    feed = NovelFeed(world, 1, 0, phase, 10, (ids, rows))
     batch = feed.batch(0, 0)
-    session = len(setting.stream.ids(1))
+    session = len(world.stream.ids(1))
     assert feed.steps == (session + 40) // 64
-    assert len(batch.index) == len(batch.a) == len(batch.b) == 32
+    assert len(batch.ids) == len(batch.a) == len(batch.b) == 32
     assert len(batch.memory.a) == len(batch.memory.b) == len(batch.memory.row) == 32
     chosen = feed._memory[:32]
     assert torch.equal(batch.memory.row, rows[chosen])
-    expected = setting.source.get(ids[chosen], feed._memory_views[1][:32])
+    expected = world.source.get(ids[chosen], feed._memory_views[1][:32])
     assert torch.equal(batch.memory.b.rest, expected.rest)
 
 
-def test_a_session_smaller_than_a_batch_still_trains(setting):
-    budget = setting.request.budget.model_copy(update={"batch": 4096})
-    setting.request = dataclasses.replace(setting.request, budget=budget)
-    few = NovelFeed(setting, 1, 0, Phase(novel=0.5, memory=0.5), 10, (torch.arange(30), torch.arange(30) % 6))
+def test_a_session_smaller_than_a_batch_still_trains(world):
+    budget = world.request.budget.model_copy(update={"batch": 4096})
+    world.request = dataclasses.replace(world.request, budget=budget)
+    few = NovelFeed(world, 1, 0, Phase(novel=0.5, memory=0.5), 10, (torch.arange(30), torch.arange(30) % 6))
     assert len(few.batch(0, 0).memory.row) == 30  # no exemplar twice in a batch
-    feed = NovelFeed(setting, 1, 0, Phase(), 10, (torch.zeros(0), torch.zeros(0)))
+    feed = NovelFeed(world, 1, 0, Phase(), 10, (torch.zeros(0), torch.zeros(0)))
     assert feed.steps == 1
-    assert len(feed.batch(0, 0).index) == len(setting.stream.ids(1))
+    assert len(feed.batch(0, 0).ids) == len(world.stream.ids(1))

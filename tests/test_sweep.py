@@ -20,15 +20,16 @@ from hypothesis import strategies as st
 from records import make_record
 
 import benchmark
+from benchmark.display import Stop
 from benchmark.errors import BenchError, PartlyFailedError, UsageError
 from benchmark.files import is_held, lock_at
-from benchmark.progress import Stop
-from benchmark.record import read_record
+from benchmark.records.reading import read_record
 from benchmark.sweep import command, slurm, steps
 from benchmark.sweep.display import SweepDisplay
 from benchmark.sweep.local import Pool, Slots
 from benchmark.sweep.past import Past, status_of
-from benchmark.sweep.plan import Shares, Step, make_plan, read_plan, threads_begun
+from benchmark.sweep.plan import Step, read_plan
+from benchmark.sweep.planner import Shares, make_plan, threads_begun
 from benchmark.sweep.status import read_status
 from benchmark.sweep.suites import Block, Common, Wanted, load_suite, seeds_of, several, suite_names, wanted_runs
 
@@ -736,7 +737,7 @@ def test_two_that_do_the_same_without_locks_do_no_harm(tmp_path, monkeypatch):
     import errno  # noqa: PLC0415
     import fcntl  # noqa: PLC0415
 
-    from benchmark.progress import Display  # noqa: PLC0415
+    from benchmark.display import Display  # noqa: PLC0415
 
     def unsupported(*_):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import METHODS
 
-from benchmark import trial
-from benchmark.progress import Display
+from benchmark import trial, watch
+from benchmark.display import Display
 
 BROKEN = Path(__file__).parent / "broken.py"
 RUNS, SAME, LABELS, RESUMES, GROWTH, TERMS = trial.CHECKS
@@ -53,7 +53,7 @@ def test_what_is_broken_is_named_and_nothing_else(cls, check, said):
 
 def test_labels_in_memory_are_noticed_without_the_watch(monkeypatch):
     """Looking at the interpreter is noticed; were it not, the weights would tell."""
-    monkeypatch.setattr(trial, "SNOOPING", ())
+    monkeypatch.setattr(watch, "SNOOPING", ())
     (failed,) = verdict(f"{BROKEN}:PeeksAtEngine").failed
     assert "weights depend on labels of discovery images" in failed.said
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pictures import drawn
 from PIL import Image
 
-from benchmark.views import CLEAN, KEPT_SHARE, PRESETS, render_jitter, render_simgcd
+from benchmark.data.views import CLEAN, KEPT_SHARE, PRESETS, render_jitter, render_simgcd
 
 IMAGES = np.stack([drawn(32, label, 0) for label in range(10)])
 

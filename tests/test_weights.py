@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 from timm.layers import resample_abs_pos_embed
 from timm.models.vision_transformer import VisionTransformer
 
-from benchmark.backbone import build_vit, open_backbone, takes_class_token_path
+from benchmark.engine.request import ask, weights_identity
 from benchmark.errors import DataError
 from benchmark.files import file_digest
-from benchmark.protocol import load_backbone, load_backbones, load_datasets
-from benchmark.reference import is_registered
-from benchmark.request import ask, weights_identity
-from benchmark.weights import fitted, needed, read_weights, tensor_digest
+from benchmark.protocol.catalogue import load_backbone, load_backbones, load_datasets
+from benchmark.records.reference import is_registered
+from benchmark.tokens.backbone import build_vit, open_backbone, takes_class_token_path
+from benchmark.tokens.weights import fitted, needed, read_weights, tensor_digest
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmark.stream import Labelled
-from methods.base import Method, Phase
+from methods.contract import LabelledSession, Method, Phase
 
 
 class TwoPhases(Method):
@@ -38,8 +37,8 @@ class TwoPhases(Method):
         return terms
 
     def end(self, session) -> None:
-        ids = torch.cat([part.index for part in session.clean()])
-        rows = session.labels if isinstance(session, Labelled) else torch.full_like(ids, session.known)
+        ids = torch.cat([part.ids for part in session.clean()])
+        rows = session.labels if isinstance(session, LabelledSession) else torch.full_like(ids, session.known)
         self.kept_id = torch.cat([self.kept_id, ids[:20]])
         self.kept_row = torch.cat([self.kept_row, rows[:20]])
 

@@ -1,4 +1,7 @@
-"""The report: tables, figures and a page as pure functions of the records. No torch, no method code, no network."""
+"""What is shown: records in; tables, figures and a page out, as pure functions of the records.
+
+No torch, no method code, no network. May import: records, protocol.
+"""
 
 import dataclasses
 import difflib
@@ -14,13 +17,17 @@ from typing import Any
 
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
-from benchmark.protocol import protocol_names, suggest
+from benchmark.protocol.protocols import protocol_names
+from benchmark.protocol.reading import suggest
 from benchmark.report.figures import Picture, pictures
 from benchmark.report.frames import cell_frame, comparisons, probes, run_frame
+from benchmark.report.names import Names
+from benchmark.report.own_tables import OwnProtocol
 from benchmark.report.page import page, pictures_of, without_pictures
 from benchmark.report.paper import load_paper
 from benchmark.report.runs import Found, Run, require_records
-from benchmark.report.tables import Names, OwnProtocol, Table, build_tables, to_csv, to_latex, to_markdown, to_text
+from benchmark.report.table import Table, to_csv, to_latex, to_markdown, to_text
+from benchmark.report.tables import build_tables
 
 FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
 INPUTS = "figures/inputs.json"
@@ -87,7 +94,7 @@ def compose(results: Path, *, own: bool = True, protocols: Sequence[str] = (), m
 
 
 def narrowed(found: Found, protocols: Sequence[str], methods: Sequence[str]) -> Found:
-    """Runs of some protocols and methods; names that no run has are told."""
+    """Runs of some protocols and methods; names that no run has are refused."""
     for wanted, known in ((protocols, {run.protocol for run in found.runs}), (methods, {r.base for r in found.runs})):
         odd = [name for name in wanted if name not in known]
         if odd:
@@ -98,8 +105,8 @@ def narrowed(found: Found, protocols: Sequence[str], methods: Sequence[str]) -> 
 
 def own_protocols(runs: list[Run]) -> list[OwnProtocol]:
     """Of all runs, what is not the suite's; where the same name stands for several, the first."""
-    told = {run.protocol: OwnProtocol(run.protocol, run.dataset, run.planned) for run in reversed(runs)}
-    return [protocol for name, protocol in sorted(told.items()) if name not in protocol_names()]
+    own = {run.protocol: OwnProtocol(run.protocol, run.dataset, run.planned) for run in reversed(runs)}
+    return [protocol for name, protocol in sorted(own.items()) if name not in protocol_names()]
 
 
 def write(report: Report, out: Path) -> list[Path]:

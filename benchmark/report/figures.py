@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmark.intact import canonical
+from benchmark.digests import canonical
 from benchmark.report.frames import FLOORS, REFERENCE
+from benchmark.report.names import Names, plain_name
 from benchmark.report.runs import Run
-from benchmark.report.tables import Names, plain_name
 
 VERSION = 2
 """Of the drawing code: to be raised when a picture changes though its numbers do not."""
@@ -111,8 +111,8 @@ def lines(methods: dict[str, list[Run]], curve: Callable[[Run], list[float]], na
     for method in names.ordered(methods):
         colour, mark = style(method, others)
         line = "--" if plain_name(method) in FLOORS else ":" if plain_name(method) != method else "-"
-        told = {"method": method, "label": names.label(method), "colour": colour, "mark": mark, "line": line}
-        drawn.append(told | {"runs": len(methods[method])} | spread([curve(run) for run in methods[method]]))
+        about = {"method": method, "label": names.label(method), "colour": colour, "mark": mark, "line": line}
+        drawn.append(about | {"runs": len(methods[method])} | spread([curve(run) for run in methods[method]]))
     return drawn
 
 

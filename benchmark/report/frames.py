@@ -1,21 +1,18 @@
 """Data frames of the report: one row a run, then one row a cell, then one row a comparison. Pure functions."""
 
 import json
-import random
 from collections.abc import Hashable, Iterable, Mapping
-from functools import cache
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from benchmark.record import group_name, stored_text
+from benchmark.records.record import group_name, stored_text
+from benchmark.records.scoring import METRICS
+from benchmark.records.statistics import shown, t_interval
 from benchmark.report.paper import Paper
 from benchmark.report.runs import Run
-from benchmark.scoring import METRICS
-from benchmark.statistics import shown, t_interval
 
 FLOORS = {"kmeans": "k-means (floor)", "gaussian": "Gaussian (floor)"}
 """Methods that train nothing, and how tables call them."""
@@ -26,8 +23,6 @@ VALUES = "values"
 """Column with the figure of every seed, for ranks; no part of what is written."""
 DECIMALS = 2
 """Of all printed figures; ranks are given by what is printed."""
-RESAMPLES, EXACT = 10_000, 6
-"""Bootstrap samples; with so few seeds or fewer, all possible samples are taken instead."""
 
 
 def variant_text(changed: dict[str, Any]) -> str:
@@ -229,9 +224,9 @@ def probes(runs: Iterable[Run]) -> pd.DataFrame:
                 continue
             differences = [b - a for a, b in zip(own, probe, strict=True)]
             low, high = t_interval(differences) or (None, None)
-            told = {"metric": metric.name, "own": float(np.mean(own)), "probe": float(np.mean(probe))}
-            told |= {"mean": float(np.mean(differences)), "low": low, "high": high, "seeds": len(found)}
-            rows.append(dict(zip(CELL, named, strict=True)) | told)
+            figures = {"metric": metric.name, "own": float(np.mean(own)), "probe": float(np.mean(probe))}
+            figures |= {"mean": float(np.mean(differences)), "low": low, "high": high, "seeds": len(found)}
+            rows.append(dict(zip(CELL, named, strict=True)) | figures)
     columns = [*CELL, "metric", "own", "probe", "mean", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[5:10], float))
 
@@ -242,7 +237,7 @@ def sides(runs: list[Run]) -> tuple[list[Any], list[Any]]:
 
 
 def paired(first: pd.DataFrame, second: pd.DataFrame, *equal: str) -> list[dict[str, Any]]:
-    """First less second, by seed, with a bootstrap interval, a row a metric; nothing where they share no seed."""
+    """First less second, by seed, with the interval of the mean, a row per metric; nothing where they share no seed."""
     both = first.merge(second, on=["seed", *equal], suffixes=("", "_second")).sort_values("seed")
     if both["seed"].duplicated().any():  # which of several is meant, nobody knows
         return []
@@ -250,26 +245,7 @@ def paired(first: pd.DataFrame, second: pd.DataFrame, *equal: str) -> list[dict[
     for metric in METRICS:
         difference = (both[metric.name] - both[f"{metric.name}_second"]).dropna().tolist()
         if difference:
-            low, high = bootstrap(difference) if len(difference) > 1 else (None, None)
+            low, high = t_interval(difference) or (None, None)
             mean = float(np.mean(difference))
             rows.append({"metric": metric.name, "mean": mean, "low": low, "high": high, "seeds": len(difference)})
     return rows
-
-
-def bootstrap(values: list[float]) -> tuple[float, float]:
-    """The middle 95 % of the means of samples drawn with replacement."""
-    means = np.asarray(values)[samples(len(values))].mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5], method="inverted_cdf")
-    return float(low), float(high)
-
-
-@cache
-def samples(count: int) -> npt.NDArray[np.int64]:
-    """Samples of so many seeds, as places: all of them if they are few, else many by chance.
-
-    Chance comes from Python's own generator, whose numbers are the same in every version.
-    """
-    if count <= EXACT:
-        return np.array([*product(range(count), repeat=count)])
-    draw = random.Random(0)  # noqa: S311 - not for secrets
-    return np.array([[int(draw.random() * count) for _ in range(count)] for _ in range(RESAMPLES)])

@@ -12,11 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-from benchmark.record import stored_text
+from benchmark.records.record import stored_text
+from benchmark.records.scoring import METRICS
+from benchmark.report.cells import environments
 from benchmark.report.figures import Picture
+from benchmark.report.names import Names
 from benchmark.report.runs import Run
-from benchmark.report.tables import DIRTY, MIXED, Names, Table, environments, reproduction
-from benchmark.scoring import METRICS
+from benchmark.report.table import DIRTY, MIXED, Table
+from benchmark.report.tables import reproduction
 
 DECIMALS = 6
 """More than is shown, so that nothing is rounded twice."""
@@ -97,10 +100,10 @@ def figure_html(picture: Picture, svg: bytes) -> str:
         "protocols": json.dumps(picture.protocols),
         "methods": json.dumps([*dict.fromkeys(shown)]),
     }
-    told = " ".join(f'data-{key}="{escape(value)}"' for key, value in values.items())
+    attributes = " ".join(f'data-{key}="{escape(value)}"' for key, value in values.items())
     source = f'src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"'
     caption = escape(picture.caption)
-    return f'<figure {told}><img alt="{caption}" {source}><figcaption>{caption}</figcaption></figure>\n'
+    return f'<figure {attributes}><img alt="{caption}" {source}><figcaption>{caption}</figcaption></figure>\n'
 
 
 def page(

@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import Field
 
-from benchmark.protocol import Spec, read_yaml, validated
+from benchmark.protocol.models import Spec
+from benchmark.protocol.reading import read_yaml, validated
 
 Figures = dict[str, float]
 """By protocol, in percent."""

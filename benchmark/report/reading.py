@@ -10,14 +10,14 @@ import pandas as pd
 from tabulate import tabulate
 
 from benchmark.errors import UsageError
-from benchmark.protocol import UNREADABLE, parsed_yaml, suggest
+from benchmark.protocol.reading import UNREADABLE, parsed_yaml, suggest
+from benchmark.records.scoring import METRICS
+from benchmark.records.statistics import t_interval
 from benchmark.report.figures import STYLES, Picture, known_curve, lines
 from benchmark.report.frames import REFERENCE, variant_text
+from benchmark.report.names import Names, plain_name
 from benchmark.report.paper import load_paper
 from benchmark.report.runs import Run, require_records
-from benchmark.report.tables import Names, plain_name
-from benchmark.scoring import METRICS
-from benchmark.statistics import t_interval
 
 CURVES = {"overall": "overall accuracy (%)", "known": "known classes (%)", "novel": "new classes (%)"}
 """What can be drawn by session."""
@@ -50,7 +50,7 @@ def session_frame(runs: Iterable[Run]) -> pd.DataFrame:
             **{f"probe_{metric.name}": getattr(run.probe, metric.name, None) for metric in METRICS},
         }
         for t, row in enumerate(run.metrics.accuracy):
-            told = {
+            figures = {
                 "session": t,
                 "classes": sum(run.sizes[: t + 1]),
                 "overall": run.metrics.overall[t],
@@ -59,13 +59,13 @@ def session_frame(runs: Iterable[Run]) -> pd.DataFrame:
                 "on_new_rows": run.on_new_rows[t],
                 "seconds": seconds_of(run, t),
             }
-            rows.append(about | told | {f"C{j}": value for j, value in enumerate(row)})
+            rows.append(about | figures | {f"C{j}": value for j, value in enumerate(row)})
     return pd.DataFrame(rows)
 
 
 def seconds_of(run: Run, session: int) -> float:
-    told = run.provenance.get("session_seconds") or []
-    return float(told[session]) if session < len(told) else float("nan")
+    times = run.provenance.get("session_seconds") or []
+    return float(times[session]) if session < len(times) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class Line:
     seeds: int
 
     def cells(self) -> list[str]:
-        told = "-" if self.interval is None else f"{self.interval[0]:+.2f} to {self.interval[1]:+.2f}"
+        interval = "-" if self.interval is None else f"{self.interval[0]:+.2f} to {self.interval[1]:+.2f}"
         low, high = self.interval or (0.0, 0.0)
         sure = "*" if low < high and not low <= 0 <= high else ""  # equal differences do not say how they vary
-        return [self.figure, f"{self.first:.2f}", f"{self.second:.2f}", f"{self.difference:+.2f}{sure}", told]
+        return [self.figure, f"{self.first:.2f}", f"{self.second:.2f}", f"{self.difference:+.2f}{sure}", interval]
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,10 @@ class Comparison:
 def figures_of(run: Run) -> dict[str, float]:
     """Everything that is compared: the three figures, then session by session."""
     assert run.metrics is not None
-    told = {metric.title: value for metric in METRICS if (value := run.figures()[metric.name]) is not None}
-    told |= {f"overall after session {t}": value for t, value in enumerate(run.metrics.overall)}
-    told |= {f"known after session {t}": value for t, value in enumerate(known_curve(run), 1)}
-    return told | {f"new of session {t}": row[-1] for t, row in enumerate(run.metrics.accuracy) if t}
+    figures = {metric.title: value for metric in METRICS if (value := run.figures()[metric.name]) is not None}
+    figures |= {f"overall after session {t}": value for t, value in enumerate(run.metrics.overall)}
+    figures |= {f"known after session {t}": value for t, value in enumerate(known_curve(run), 1)}
+    return figures | {f"new of session {t}": row[-1] for t, row in enumerate(run.metrics.accuracy) if t}
 
 
 def compared(results: Path, first: str, second: str, protocol: str | None, group: str | None) -> list[Comparison]:
@@ -182,28 +182,28 @@ def compared(results: Path, first: str, second: str, protocol: str | None, group
 
 
 def by_seed(side: Side, runs: list[Run]) -> dict[int, Run]:
-    told: dict[int, Run] = {}
+    by_seed: dict[int, Run] = {}
     for run in runs:
-        if run.seed in told:
+        if run.seed in by_seed:
             raise UsageError(
-                f"'{side.text}' may mean {told[run.seed].name} and {run.name}: name the one you mean as reports do "
-                f"({told[run.seed].method} or {run.method})"
+                f"'{side.text}' may mean {by_seed[run.seed].name} and {run.name}: name the one you mean as reports do "
+                f"({by_seed[run.seed].method} or {run.method})"
             )
-        told[run.seed] = run
-    return told
+        by_seed[run.seed] = run
+    return by_seed
 
 
 def lines_of(first: list[Run], second: list[Run]) -> list[Line]:
     """Paired: run by run with the same seed."""
     ones, twos = [figures_of(run) for run in first], [figures_of(run) for run in second]
-    told = []
+    lines = []
     for figure in ones[0]:
         if not all(figure in each for each in (*ones, *twos)):
             continue
         a, b = [one[figure] for one in ones], [two[figure] for two in twos]
         differences = [x - y for x, y in zip(a, b, strict=True)]
-        told.append(Line(figure, mean(a), mean(b), mean(differences), t_interval(differences), len(differences)))
-    return told
+        lines.append(Line(figure, mean(a), mean(b), mean(differences), t_interval(differences), len(differences)))
+    return lines
 
 
 def selected(runs: list[Run], protocol: str | None, methods: list[str] | None, group: str | None) -> list[Run]:
@@ -242,8 +242,8 @@ def curve_picture(
     others = sorted({plain_name(run.method) for run in every} - STYLES.keys())
     drawn = lines(shown, lambda run: curve_of(run, metric), names, others)
     caption = f"{protocol}, {environments[0]}: {CURVES[metric]} by session, mean over seeds, band of one deviation."
-    told = {"lines": drawn, "first": 0 if metric == "overall" else 1, "ylabel": CURVES[metric], "title": protocol}
-    return Picture(name, caption, environments[0], [protocol], told, "curve")
+    data = {"lines": drawn, "first": 0 if metric == "overall" else 1, "ylabel": CURVES[metric], "title": protocol}
+    return Picture(name, caption, environments[0], [protocol], data, "curve")
 
 
 def curve_of(run: Run, metric: str) -> list[float]:

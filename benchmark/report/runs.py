@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmark import scoring
-from benchmark.audit import refuted
+from benchmark.digests import digest_of
 from benchmark.errors import BenchError, UsageError
-from benchmark.intact import digest_of
-from benchmark.record import NOT_SET, OWN, PUBLISHED, Given, RunRecord, SparseCounts, group_name, read_record
+from benchmark.records import scoring
+from benchmark.records.audit import refuted
+from benchmark.records.question import Given
+from benchmark.records.reading import read_record
+from benchmark.records.record import NOT_SET, OWN, PUBLISHED, RunRecord, group_name
+from benchmark.records.results import SparseCounts
 
 ENVIRONMENT = NOT_SET
 """Changes that concern every method alike, with those of the budget and the shared constants."""
@@ -65,7 +68,7 @@ class Run:
     metrics: scoring.Metrics | None
     """None if the run diverged before it could be scored."""
     probe: scoring.Metrics | None
-    """What a linear discriminant makes of the method's features (benchmark/probe.py); none: an older record."""
+    """What a linear discriminant makes of the method's features (benchmark/engine/probe.py); none: an older record."""
     assignments: list[list[int]]
     on_new_rows: list[float]
     """Share of a session's own training images on the rows that it created, in percent; session by session."""
@@ -183,8 +186,8 @@ def on_new_rows(counts: SparseCounts, known: int) -> float:
 
 def told_of(record: RunRecord) -> dict[str, Any]:
     """Provenance without the user's paths, which are in the command; what is no number becomes null."""
-    told: dict[str, Any] = visible_tree(json.loads(record.provenance.model_dump_json(exclude={"given"})))
-    return told
+    visible: dict[str, Any] = visible_tree(json.loads(record.provenance.model_dump_json(exclude={"given"})))
+    return visible
 
 
 def thinned(curves: dict[str, list[float | None]]) -> dict[str, list[tuple[int, float]]]:

@@ -8,10 +8,10 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmark.errors import UsageError
-from benchmark.record import stored_text
+from benchmark.records.record import stored_text
+from benchmark.records.scoring import METRICS
+from benchmark.report.names import plain_name
 from benchmark.report.runs import Found, Run, require_records
-from benchmark.report.tables import plain_name
-from benchmark.scoring import METRICS
 
 PLACEHOLDER = re.compile(r"--data-dir DIR|--weights FILE|:CLASS")
 PLACEHOLDERS = "(DIR: the folder of the data; FILE: the file of the weights; CLASS: that of the method)"
@@ -32,16 +32,16 @@ def listed(results: Path, wanted: dict[str, str]) -> Found:
 def row(run: Run) -> dict[str, Any]:
     """A run as programs get it; `label` is its row in tables."""
     names = ("name", "protocol", "seed", "group", "status", "own", "source")
-    told = {name: getattr(run, name) for name in names}
-    return {**told, "method": run.base, "label": run.method, "metrics": run.figures()}
+    fields = {name: getattr(run, name) for name in names}
+    return {**fields, "method": run.base, "label": run.method, "metrics": run.figures()}
 
 
 def run_list(runs: list[Run]) -> str:
     """A line a run for a terminal."""
     rows = []
     for run in runs:
-        told = ("" if value is None else f"{value:.2f}" for value in run.figures().values())
-        rows.append([run.name, "own" if run.own else "published", run.status, *told, run.group])
+        figures = ("" if value is None else f"{value:.2f}" for value in run.figures().values())
+        rows.append([run.name, "own" if run.own else "published", run.status, *figures, run.group])
     headers = ["run", "whose", "status", *(metric.short for metric in METRICS), "group"]
     return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
 
@@ -92,8 +92,8 @@ def run_text(run: Run) -> str:
     summary += [("", PLACEHOLDERS)] if PLACEHOLDER.search(run.command) else []
     summary += [(metric.title, "-" if (v := run.figures()[metric.name]) is None else f"{v:.2f}") for metric in METRICS]
     if run.probe is not None:
-        told = ((metric.title, getattr(run.probe, metric.name)) for metric in METRICS)
-        summary += [(f"probe: {title}", "-" if value is None else f"{value:.2f}") for title, value in told]
+        figures = ((metric.title, getattr(run.probe, metric.name)) for metric in METRICS)
+        summary += [(f"probe: {title}", "-" if value is None else f"{value:.2f}") for title, value in figures]
     summary += [("stored per class", stored_text([run.stored])), ("extra weights", f"{run.extra_weights:,}")]
     summary += [("optimiser steps", str(run.optimiser_steps))]
     parts = [run.name, plain_table(summary)]

@@ -1,6 +1,5 @@
-"""Many runs from one plan.
+"""Many runs: a suite (methods, protocols, seeds, settings) in; a plan out, and its runs carried out.
 
-In come suites (methods x protocols x seeds x settings); out goes a plan, a line for every step, each of which is a
-`bench` command that can be repeated and resumed. A pool of processes or Slurm carries it out. What is done is read off
-the files that steps leave behind, never off who started what.
+Every step of a plan is a `bench` command that can be repeated and resumed. A pool of processes or Slurm carries it
+out. What is done is read off the files that steps leave behind. May import: engine, tokens, records, data, protocol.
 """

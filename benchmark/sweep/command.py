@@ -10,25 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmark.digests import digest_of
+from benchmark.display import Stop
 from benchmark.errors import InterruptedRunError, LockedError, PartlyFailedError, UsageError
-from benchmark.intact import digest_of
-from benchmark.progress import Stop
-from benchmark.protocol import NAME, suggest, validated
-from benchmark.record import RunRecord, read_record
+from benchmark.protocol.models import NAME
+from benchmark.protocol.reading import suggest, validated
+from benchmark.records.reading import read_record
+from benchmark.records.record import RunRecord
 from benchmark.sweep import slurm
 from benchmark.sweep.display import SweepDisplay
 from benchmark.sweep.local import PAUSE, Pool, Slots, visible_gpus
-from benchmark.sweep.plan import (
-    Kind,
-    Plan,
-    Shares,
-    Step,
-    believed_state,
-    make_plan,
-    published_twin,
-    read_plan,
-    usable_cores,
-)
+from benchmark.sweep.plan import Kind, Plan, Step, believed_state, published_twin, read_plan
+from benchmark.sweep.planner import Shares, make_plan, usable_cores
 from benchmark.sweep.steps import LOGS, Note, blocked_by, blocked_note, note_path, read_note, start, write_note
 from benchmark.sweep.suites import Block, Common, Wanted, load_suite, seeds_of, several, wanted_runs
 
@@ -57,8 +50,8 @@ class Choice:
             grid[key] = tuple(values)
         if self.suite is None:
             asked = {"methods": self.methods or ["fea"], "protocols": self.protocols or ["digits-t2"]}
-            told = asked | {"seeds": self.seeds or "0", "params": self.params, "grid": grid}
-            return (validated(Block, told, "sweep"),)
+            chosen = asked | {"seeds": self.seeds or "0", "params": self.params, "grid": grid}
+            return (validated(Block, chosen, "sweep"),)
         runs = load_suite(self.suite).runs
         for option, wanted in (("methods", self.methods), ("protocols", self.protocols)):
             known = {name for block in runs for name in getattr(block, option)}
@@ -149,8 +142,8 @@ def planned(choice: Choice, out: Path, machine: Machine) -> Plan:
 
 def brought_here(plan: Plan, again: Callable[[], Plan], stop: Stop) -> Plan:
     """What is missing, fetched on this machine (nodes of a cluster often have no network); then the plan anew."""
-    from benchmark.fetch import Wish, fetch, silence  # noqa: PLC0415 - slow to import
-    from benchmark.progress import Display  # noqa: PLC0415
+    from benchmark.data.fetch import FetchOptions, fetch, silence  # noqa: PLC0415 - slow to import
+    from benchmark.display import Display  # noqa: PLC0415
 
     if not plan.missing:
         return plan
@@ -158,7 +151,7 @@ def brought_here(plan: Plan, again: Callable[[], Plan], stop: Stop) -> Plan:
         words = step.words
         data_dir = Path(words[words.index("--data-dir") + 1]) if "--data-dir" in words else None
         with Display() as display:
-            fetch(words[1], data_dir, Wish(timeout=silence()), display, stop)
+            fetch(words[1], data_dir, FetchOptions(timeout=silence()), display, stop)
     return again()
 
 
@@ -257,7 +250,7 @@ def chosen_steps(
     return of_kind[start_at : start_at + per_task], by_name
 
 
-def carry(plan: Path, steps: list[Step], known: dict[str, Step], stop: Stop, say: Callable[[str], None]) -> int:
+def run_steps(plan: Path, steps: list[Step], known: dict[str, Step], stop: Stop, say: Callable[[str], None]) -> int:
     """Steps one after the other, in processes of their own; the exit code of the first that failed."""
     folder, worst = sweep_of(plan), 0
     for step in steps:
@@ -283,11 +276,11 @@ def carried(step: Step, folder: Path, known: dict[str, Step], stop: Stop) -> Not
         write_note(folder, blocked)
         return blocked
     while True:
-        running, told = start(step, folder, {}), False
+        running, warned = start(step, folder, {}), False
         while (note := running.ended()) is None:
-            if stop.signal is not None and not told:
+            if stop.signal is not None and not warned:
                 running.process.send_signal(signal.SIGTERM)
-                told = True
+                warned = True
             time.sleep(PAUSE)
         if note.code != LockedError.code or stop.signal is not None:
             return note

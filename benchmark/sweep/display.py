@@ -53,9 +53,9 @@ class SweepDisplay:
         """A line for every step that has ended."""
         diverged = note.code == DivergedError.code
         state = "diverged" if diverged else "failed" if note.failed else "stopped" if note.code else "done"
-        told = note.reason if note.failed else figure_of(pool, note) if not note.code else "its state is kept"
+        outcome = note.reason if note.failed else figure_of(pool, note) if not note.code else "its state is kept"
         done = len(pool.notes)
-        self.say(f"[{done}/{len(pool.steps)}] {state} {note.step}, {duration(note.seconds)}: {told}")
+        self.say(f"[{done}/{len(pool.steps)}] {state} {note.step}, {duration(note.seconds)}: {outcome}")
 
     def show(self, pool: "Pool") -> None:
         if self.live is None or time.monotonic() - self.shown_at < 0.5:
@@ -82,5 +82,5 @@ def figure_of(pool: "Pool", note: Note) -> str:
         lines = log_path(pool.folder, note.step).read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
     except OSError:
         return note.said
-    told = [line for line in lines if line.startswith("average accuracy")]
-    return " ".join(told[-1].split()) if told else note.said
+    figures = [line for line in lines if line.startswith("average accuracy")]
+    return " ".join(figures[-1].split()) if figures else note.said

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmark.display import Stop
 from benchmark.errors import DivergedError, LockedError
 from benchmark.files import is_held
-from benchmark.progress import Stop
 from benchmark.sweep.display import SweepDisplay
 from benchmark.sweep.plan import Step, believed_state
 from benchmark.sweep.steps import Note, Running, blocked_by, blocked_note, start, write_note

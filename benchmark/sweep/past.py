@@ -1,7 +1,7 @@
 """What records say without being read whole: whether a run is done, and how long such runs took before.
 
 A record has a line for each of its keys. Here only some are read and no digest is compared: these are hints, for plans
-and for people who wait. Whoever uses a record's figures reads it whole (record.py).
+and for people who wait. Whoever uses a record's figures reads it whole (records/reading.py).
 """
 
 import json
@@ -11,8 +11,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmark.intact import digest_of
-from benchmark.record import OWN, PUBLISHED, Provenance, Question
+from benchmark.digests import digest_of
+from benchmark.records.question import Question
+from benchmark.records.record import OWN, PUBLISHED
+from benchmark.records.results import Provenance
 
 HEAD = 400
 STATUS = re.compile(rb'^"status": "(done|partial|diverged)",$', re.MULTILINE)
@@ -51,15 +53,15 @@ class Past:
         past = Past()
         for folder in (PUBLISHED, OWN):
             for path in sorted((results / folder).rglob("*.json")):
-                told = lines_of(path)
-                if told is None:
+                record = lines_of(path)
+                if record is None:
                     continue
-                for key in keys_of(told["question"]):
-                    past.runs.setdefault(key, []).append(told["provenance"])
-                made = told["provenance"]["trunk_images"]
-                if made and told["provenance"]["bank_seconds"]:
-                    name = told["question"]["backbone"]["name"]
-                    past.images.setdefault(name, []).append(told["provenance"]["bank_seconds"] / made)
+                for key in keys_of(record["question"]):
+                    past.runs.setdefault(key, []).append(record["provenance"])
+                made = record["provenance"]["trunk_images"]
+                if made and record["provenance"]["bank_seconds"]:
+                    name = record["question"]["backbone"]["name"]
+                    past.images.setdefault(name, []).append(record["provenance"]["bank_seconds"] / made)
         return past
 
     def of(self, question: Question) -> Took:
@@ -98,12 +100,12 @@ def lines_of(record: Path) -> dict[str, Any] | None:
         lines = record.read_text(encoding="utf-8").splitlines()
         if not any(line == '"status": "done",' for line in lines[:6]):
             return None
-        told = {}
+        parts = {}
         for line in lines:
             for key in ("question", "provenance"):
                 if line.startswith(f'"{key}": '):
-                    told[key] = json.loads(line.removeprefix(f'"{key}": ').rstrip(","))
-        keys_of(told["question"])
-        return told | {"provenance": Provenance.model_validate(told["provenance"]).model_dump()}
+                    parts[key] = json.loads(line.removeprefix(f'"{key}": ').rstrip(","))
+        keys_of(parts["question"])
+        return parts | {"provenance": Provenance.model_validate(parts["provenance"]).model_dump()}
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -12,16 +12,16 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmark.digests import digest_of
 from benchmark.errors import UsageError
 from benchmark.files import atomic_write, make_folder
-from benchmark.intact import digest_of
 from benchmark.sweep.plan import PLAN, Kind, Plan, Step, write_steps
 from benchmark.sweep.steps import LOGS, bench
 
 MOST_TASKS = 1000
 """Of an array: what clusters allow unless somebody raised it."""
 WARNING_SECONDS = 120
-"""Before its time is up, a job is told."""
+"""Before its time is up, a job is warned."""
 PASSED_ON = ("CNCD_CACHE", "CNCD_DATA", "CNCD_OFFLINE", "PYTHONPATH")
 """Variables that decide where things lie: jobs have them even where Slurm hands no environment on."""
 LEAST_MINUTES, MOST_MINUTES = 15, 24 * 60

@@ -15,10 +15,10 @@ from typing import IO
 
 from pydantic import TypeAdapter
 
-from benchmark import provenance
 from benchmark.errors import DivergedError, InterruptedRunError, LockedError, PartlyFailedError
 from benchmark.files import atomic_write, make_folder
 from benchmark.processes import DIES_WITH
+from benchmark.records import provenance
 from benchmark.sweep.plan import Step, state_of_proof
 
 LOGS, NOTES = "logs", "notes"

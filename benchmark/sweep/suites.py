@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from benchmark.errors import UsageError
-from benchmark.protocol import NAME, UNREADABLE, Spec, Views, parsed_yaml, read_yaml, suggest, validated
+from benchmark.protocol.models import NAME, Spec, Views
+from benchmark.protocol.reading import UNREADABLE, parsed_yaml, read_yaml, suggest, validated
 
 MOST_SEEDS = 10_000
 
@@ -20,8 +21,8 @@ def seeds_of(text: str) -> list[int]:
     """`0-2,7` as 0, 1, 2, 7."""
     found: list[int] = []
     for part in text.split(","):
-        told = re.fullmatch(r"\s*(\d{1,10})\s*(?:-\s*(\d{1,10})\s*)?", part)
-        first, last = (int(told[1]), int(told[2] or told[1])) if told else (1, 0)
+        match = re.fullmatch(r"\s*(\d{1,10})\s*(?:-\s*(\d{1,10})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first or last - first >= MOST_SEEDS:
             raise UsageError(f"seeds: '{text}': write numbers and ranges such as 0-2 or 0,3,7")
         found += range(first, last + 1)

@@ -3,9 +3,9 @@
 import torch
 from cheating import Cheat, by_place
 
-from benchmark.feed import drawn_order
+from benchmark.engine.feed import drawn_order
 from benchmark.seeds import generator
-from methods.base import Phase
+from methods.contract import Phase
 
 
 class BatchOrder(Cheat):
@@ -19,15 +19,15 @@ class BatchOrder(Cheat):
 
     def begin(self, session, phase):
         super().begin(session, phase)
-        self.number, self.size = session.number, len(session.index)
+        self.number, self.size = session.number, len(session.ids)
 
     def losses(self, batch):
-        step = len(batch.index)
+        step = len(batch.ids)
         if batch.epoch == 0:
             taken = len(self.met)
             order = drawn_order(self.size, self.size // step * step, generator(0, "order", self.number, 0, 0))
             self.place = torch.cat([self.place, order[taken : taken + step]])
-            self.met = torch.cat([self.met, batch.index])
+            self.met = torch.cat([self.met, batch.ids])
         return {"nothing": 0.0 * self.head.weight.sum()}
 
     def guess(self, session, index, h):

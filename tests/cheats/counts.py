@@ -6,6 +6,6 @@ from cheating import Cheat
 
 class Counts(Cheat):
     def guess(self, session, index, h):
-        sizes = [len(part.index) for part in session.clean()]
+        sizes = [len(part.ids) for part in session.clean()]
         part = torch.cat([torch.full((size,), k) for k, size in enumerate(sizes)])
         return (part if len(sizes) > 1 else torch.arange(len(index)) * len(sizes)) % session.new

@@ -2,7 +2,7 @@
 
 from cheating import Cheat
 
-from methods.base import Phase
+from methods.contract import Phase
 
 
 class FreezesBlock(Cheat):

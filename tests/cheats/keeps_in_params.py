@@ -3,7 +3,7 @@
 import torch
 from cheating import Cheat
 
-from methods.base import knob
+from methods.contract import knob
 
 
 class KeepsInParams(Cheat):

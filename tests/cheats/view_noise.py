@@ -3,7 +3,7 @@
 import torch
 from cheating import Cheat, by_place
 
-from benchmark.views import uniform
+from benchmark.data.views import uniform
 
 
 class ViewNoise(Cheat):

@@ -1,0 +1,34 @@
+"""How methods are called and ordered in tables and figures."""
+
+from collections.abc import Iterable
+
+from benchmark.report.frames import FLOORS
+from benchmark.report.paper import Paper
+from benchmark.report.runs import OWN_MARK
+
+
+class Names:
+    """How methods are called and ordered in tables: as in the paper, then the floors, then all others."""
+
+    def __init__(self, paper: Paper) -> None:
+        self.paper = paper
+
+    def label(self, method: str) -> str:
+        base, own = plain_name(method), method.removeprefix(plain_name(method))
+        if base in self.paper.methods:
+            return self.paper.methods[base].label + own
+        return FLOORS[base] + own if base in FLOORS else method
+
+    def ordered(self, methods: Iterable[str]) -> list[str]:
+        first = [*self.paper.methods, *FLOORS]
+
+        def place(name: str) -> tuple[int, str]:
+            base = plain_name(name)
+            return (first.index(base) if base in first else len(first)), name
+
+        return sorted(set(methods), key=place)
+
+
+def plain_name(method: str) -> str:
+    """A method's name without the mark of own runs."""
+    return method.removesuffix(OWN_MARK)
