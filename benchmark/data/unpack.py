@@ -1,4 +1,4 @@
-"""Archives, unpacked by name and bytes alone: no links, no paths that leave the folder, no more than a stated size."""
+"""Archives are unpacked by Python's own modules, after one check of all names, kinds and sizes."""
 
 import shutil
 import stat
@@ -6,12 +6,9 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
 
-from benchmark.data.download import BLOCK
 from benchmark.errors import DataError
 
 MOST_MEMBERS, MOST_BYTES, MOST_RATIO = 1_000_000, 50_000_000_000, 200
@@ -30,27 +27,16 @@ class Entry:
     """`file`, `folder`, or what else it is."""
 
 
-def tar_entries(archive: tarfile.TarFile) -> Iterator[tuple[Entry, IO[bytes] | None]]:
+def tar_entries(archive: tarfile.TarFile) -> Iterator[Entry]:
     for member in archive:
         kind = "file" if member.isreg() else "folder" if member.isdir() else "link or device"
-        yield Entry(member.name, member.size, kind), archive.extractfile(member) if kind == "file" else None
+        yield Entry(member.name, member.size, kind)
 
 
-def zip_entries(archive: zipfile.ZipFile) -> Iterator[tuple[Entry, IO[bytes] | None]]:
+def zip_entries(archive: zipfile.ZipFile) -> Iterator[Entry]:
     for info in archive.infolist():
-        mode = info.external_attr >> 16
-        kind = "folder" if info.is_dir() else "link" if mode and stat.S_ISLNK(mode) else "file"
-        yield Entry(info.filename, info.file_size, kind), archive.open(info) if kind == "file" else None
-
-
-@contextmanager
-def entries_of(path: Path) -> Iterator[Iterator[tuple[Entry, IO[bytes] | None]]]:
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as zipped:
-            yield zip_entries(zipped)
-    else:
-        with tarfile.open(path) as tarred:
-            yield tar_entries(tarred)
+        is_link = stat.S_ISLNK(info.external_attr >> 16)
+        yield Entry(info.filename, info.file_size, "folder" if info.is_dir() else "link" if is_link else "file")
 
 
 def unpack(path: Path, root: Path) -> None:
@@ -59,8 +45,14 @@ def unpack(path: Path, root: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)  # of somebody who was killed
     part.mkdir()
     try:
-        with entries_of(path) as entries:
-            unpack_into(entries, part, min(MOST_BYTES, MOST_RATIO * path.stat().st_size), path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as zipped:
+                check(zip_entries(zipped), path)
+                zipped.extractall(part)
+        else:
+            with tarfile.open(path) as tarred:
+                check(tar_entries(tarred), path)
+                tarred.extractall(part, filter="data")
         for entry in sorted(part.iterdir()):
             if (root / entry.name).exists():
                 raise DataError(f"{path} holds '{entry.name}', which is already in {root}: move it away")
@@ -73,31 +65,19 @@ def unpack(path: Path, root: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def unpack_into(entries: Iterator[tuple[Entry, IO[bytes] | None]], folder: Path, most: int, path: Path) -> None:
-    """Write plain files and folders; anything else, or more than allowed, stops it before it is written."""
-    written = 0
-    for number, (entry, content) in enumerate(entries):
-        target = folder / safe_name(entry, path)
-        if number >= MOST_MEMBERS or written + entry.size > most:
+def check(entries: Iterator[Entry], path: Path) -> None:
+    """Refuse an archive before anything of it is written.
+
+    It may hold plain files and folders, inside its folder, and no more than an archive of its size should. Neither
+    module writes more of a file than the archive says that it has.
+    """
+    most, total = min(MOST_BYTES, MOST_RATIO * path.stat().st_size), 0
+    for number, entry in enumerate(entries):
+        name = PurePosixPath(entry.name.replace("\\", "/"))
+        if entry.kind not in ("file", "folder"):
+            raise DataError(f"{path} is refused: '{entry.name}' in it is a {entry.kind}")
+        if name.is_absolute() or ".." in name.parts or ":" in entry.name or "\0" in entry.name:
+            raise DataError(f"{path} is refused: '{entry.name}' in it would be written outside its folder")
+        total += entry.size
+        if number >= MOST_MEMBERS or total > most:
             raise DataError(f"{path} is refused: it would unpack to more than an archive of its size should")
-        if entry.kind == "folder":
-            target.mkdir(parents=True, exist_ok=True)
-            continue
-        assert content is not None
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with content, target.open("xb") as file:
-            while block := content.read(BLOCK):
-                written += len(block)
-                if written > most:  # sizes in an archive are only what it claims
-                    raise DataError(f"{path} is refused: it unpacks to more than it says")
-                file.write(block)
-
-
-def safe_name(entry: Entry, path: Path) -> Path:
-    """The entry's name, if it is a plain file or folder that stays inside."""
-    name = PurePosixPath(entry.name.replace("\\", "/"))
-    if entry.kind not in ("file", "folder"):
-        raise DataError(f"{path} is refused: '{entry.name}' in it is a {entry.kind}")
-    if name.is_absolute() or ".." in name.parts or ":" in entry.name or "\0" in entry.name:
-        raise DataError(f"{path} is refused: '{entry.name}' in it would be written outside its folder")
-    return Path(*name.parts)

@@ -5,12 +5,12 @@ import json
 import math
 import re
 from collections.abc import Hashable
-from html import escape
 from importlib.resources import files
-from string import Template
 from typing import Any
 
 import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from benchmark.records.record import stored_text
 from benchmark.records.scoring import METRICS
@@ -91,19 +91,18 @@ def page_data(cells: pd.DataFrame, runs: list[Run], names: Names) -> dict[str, A
     }
 
 
-def figure_html(picture: Picture, svg: bytes) -> str:
-    shown = [line["method"] for panel in picture.input.get("panels", []) for line in panel.get("lines", [])]
-    shown += [line["method"] for line in picture.input.get("known", [])]
-    shown += [panel["method"] for panel in picture.input.get("panels", []) if "method" in panel]
-    values = {
+def figure(picture: Picture, svg: bytes) -> dict[str, str]:
+    """A picture as the page embeds it, with what the filters compare."""
+    panels = picture.input.get("panels", [])
+    lines = [line for panel in panels for line in panel.get("lines", [])] + picture.input.get("known", [])
+    shown = [entry["method"] for entry in [*lines, *panels] if "method" in entry]
+    return {
         "group": picture.environment,
         "protocols": json.dumps(picture.protocols),
         "methods": json.dumps([*dict.fromkeys(shown)]),
+        "caption": picture.caption,
+        "svg": base64.b64encode(svg).decode(),
     }
-    attributes = " ".join(f'data-{key}="{escape(value)}"' for key, value in values.items())
-    source = f'src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"'
-    caption = escape(picture.caption)
-    return f'<figure {attributes}><img alt="{caption}" {source}><figcaption>{caption}</figcaption></figure>\n'
 
 
 def page(
@@ -114,7 +113,7 @@ def page(
     pictures: list[tuple[Picture, bytes]],
     refused: list[str],
 ) -> str:
-    """The whole file."""
+    """The whole file. jinja2 escapes all text; style, script and numbers are ours and go in as they are."""
     folder = files("benchmark") / "report"
     read = {kind: (folder / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")}
     methods, protocols = ({getattr(run, key) for run in runs} for key in ("method", "protocol"))
@@ -123,15 +122,18 @@ def page(
     intro += f" {own} of them are your own, marked (own)." if own else ""
     intro += f" {len(refused)} files were refused: bench report names them." if refused else ""
     data = json.dumps(page_data(cells, runs, names), allow_nan=False, separators=(",", ":"), ensure_ascii=True)
-    return Template(read["html"]).substitute(
-        css=read["css"],
-        js=read["js"],
-        intro=escape(intro),
-        reading=escape(reproduction(pd.concat([t.frame["status"].to_frame() for t in tables if "status" in t.frame]))),
-        tables="".join(table_html(table) for table in tables if table.sections),
-        figures="".join(figure_html(picture, svg) for picture, svg in pictures),
+    templates = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    return templates.from_string(read["html"]).render(
+        css=Markup(read["css"]),  # noqa: S704 - our own file, as the next one
+        js=Markup(read["js"]),  # noqa: S704
+        intro=intro,
+        reading=reproduction(pd.concat([t.frame["status"].to_frame() for t in tables if "status" in t.frame])),
+        tables=[table for table in tables if table.sections],
+        figures=[figure(picture, svg) for picture, svg in pictures],
         # "</script>" or "<!--" in a record's text would end the script early
-        data=data.replace("<", r"\u003c"),
+        data=Markup(data.replace("<", r"\u003c")),  # noqa: S704 - JSON in a script element
     )
 
 
@@ -149,19 +151,3 @@ def pictures_of(page: bytes) -> list[bytes]:
 def without_pictures(page: bytes) -> bytes:
     """The page less its pictures: those differ between versions of matplotlib, and have digests of their own."""
     return PICTURE.sub(b'src=""', page)
-
-
-def table_html(table: Table) -> str:
-    """A table of the report, to be unfolded."""
-    parts = [f"<details><summary>{escape(table.title)}</summary>\n<p class='soft'>{escape(table.note)}</p>\n"]
-    for section in table.sections:
-        head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in section.columns)
-        classes = ("", " class='best'", " class='second'")
-        rows = "".join(
-            "<tr>" + "".join(f"<td{classes[cell.rank]}>{escape(cell.text)}</td>" for cell in row) + "</tr>\n"
-            for row in section.rows
-        )
-        label = escape(section.heading)
-        parts.append(f"<h3>{label}</h3>\n<div class='wide' tabindex='0' role='region' aria-label='{label}'><table>")
-        parts.append(f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n")
-    return "".join([*parts, "</details>\n"])
