@@ -11,7 +11,8 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,16 +102,23 @@ def matrix_peak(device: torch.device) -> float:
     return max(rates)
 
 
+@contextmanager
+def onednn_off() -> Iterator[None]:
+    """Torch multiplies by its other kernels for a while."""
+    flags: Any = torch.backends.mkldnn
+    before, flags.enabled = flags.enabled, False
+    try:
+        yield
+    finally:
+        flags.enabled = before
+
+
 def without_onednn(work: Callable[[], Any]) -> Callable[[], Any]:
     """The same work, all of it by torch's other kernels."""
 
     def done() -> None:
-        flags: Any = torch.backends.mkldnn
-        before, flags.enabled = flags.enabled, False
-        try:
+        with onednn_off():
             work()
-        finally:
-            flags.enabled = before
 
     return done
 

@@ -1,6 +1,7 @@
 """`bench speed`: its arithmetic against counts made by hand, and the command on a small network."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from benchmark.protocol.catalogue import load_backbone
 from benchmark.protocol.protocols import load_protocol
 from benchmark.speed import Speed, step_cost, trunk_flops
 from benchmark.tokens.backbone import build_vit, split_vit
+from benchmark.tricks import TRICKS
+from methods.contract import Tokens
 
 
 def base_sized():
@@ -61,3 +64,27 @@ def test_the_command_measures_and_tells(bench):
     assert [p["protocol"] for p in told["predicted_seconds"]] == ["cifar10-t2", "cifar100-t5", "tiny-t10"]
     speed = Speed(**{name: told[name] for name in Speed.__dataclass_fields__})
     assert "class token alone" in text(speed, [predict(speed, load_protocol("tiny-t10"), "paper")])
+
+
+def test_tricks_are_priced_one_at_a_time(bench):
+    done = bench("speed", "--tricks", "--backbone", "digits-vit", "--batch", "8", "--threads", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [one["name"] for one in told["tricks"]] == [trick.name for trick in TRICKS]
+    assert all(0 < one["low"] <= one["ratio"] <= one["high"] for one in told["tricks"])
+
+
+@pytest.mark.parametrize("trick", [trick for trick in TRICKS if trick.reads_ahead], ids=lambda trick: trick.name)
+def test_a_step_without_a_trick_gives_the_same(trick):
+    """Up to rounding, for a wide block."""
+    torch.manual_seed(0)
+    _, last = split_vit(build_vit(load_backbone("vit-s14-dinov2-112")), load_backbone("vit-s14-dinov2-112"))
+    tokens = Tokens(torch.randn(20, last.width), torch.randn(20, 64, last.width).half())
+    found = []
+    for way in (nullcontext(), trick.without()):
+        last.zero_grad()
+        with way:
+            h = last(tokens)
+            h.square().sum().backward()
+        found.append((h.detach(), *(p.grad.clone() for p in last.block.parameters())))
+    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4 * a.abs().max()) for a, b in zip(*found, strict=True))

@@ -1,5 +1,7 @@
 """Commands for authors and maintainers: new, try, reproduce, publish, check, speed."""
 
+import functools
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -149,6 +151,7 @@ def speed(
         typer.Option(help="Predict the cost of this protocol too; repeatable."),
     ] = None,
     budget: Annotated[str, typer.Option(help="Budget of the prediction.")] = "paper",
+    tricks: Annotated[bool, typer.Option("--tricks", help="What each trick of the step gains, instead.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure what caching tokens gains on this machine, side by side with the usual way; no data needed."""
@@ -163,7 +166,17 @@ def speed(
         prediction.predictable(load_protocol(name), budget)
         for name in ("cifar10-t2", "cifar100-t5", "tiny-t10", *(protocol or ()))
     ]
-    measured = stopwatch.measure(spec, batch, pick_device(device), threads, lambda line: typer.echo(line, err=True))
+    where, say = pick_device(device), functools.partial(typer.echo, err=True)
+    if tricks:
+        from benchmark.tricks import price, prices_text  # noqa: PLC0415
+
+        prices = price(spec, batch, where, threads, say)
+        if as_json:
+            print_json({"schema": 1, **asdict(prices)})
+        else:
+            typer.echo(prices_text(prices))
+        return
+    measured = stopwatch.measure(spec, batch, where, threads, say)
     predictions = [prediction.predict(measured, one, budget) for one in protocols]
     if as_json:
         print_json({"schema": 1, **prediction.document(measured, predictions)})

@@ -48,7 +48,7 @@ def unpack(path: Path, root: Path) -> None:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as zipped:
                 check(zip_entries(zipped), path)
-                zipped.extractall(part)
+                zipped.extractall(part)  # noqa: S202 - just checked
         else:
             with tarfile.open(path) as tarred:
                 check(tar_entries(tarred), path)

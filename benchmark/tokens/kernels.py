@@ -12,23 +12,41 @@ CACHED_BYTES = 5 << 20
 """Tokens that a CPU's cache surely holds."""
 
 
-class Attend(torch.autograd.Function):
-    """For every head the sum of the normalised tokens, weighted by the softmax of their products with its probe.
+def plain_attention(probe: Tensor, x0_hat: Tensor, rest: Tensor) -> Tensor:
+    """The formula: for every head the sum of the tokens, weighted by the softmax of their products with its probe.
 
-    Written out with its gradient for the tokens' sake, which are most of what a step reads. On a CPU they are taken a
-    few images at a time, so that they are in its cache when they are needed again, and those stored in half precision
-    are widened there, forward and backward, and never stand in memory at full width. Images do not touch each other
-    here, so all of it gives the bits that the plain formula gives. Tokens are constants: they get no gradient.
+    Shapes: probe n, heads, width; class token n, width; other tokens n, l, width. `Attend` computes the same.
+    """
+    first, others = x0_hat[:, None], rest.float()
+    return weighted_sum(products(probe, first, others).softmax(dim=2), first, others)
+
+
+def products(part: Tensor, first: Tensor, others: Tensor) -> Tensor:
+    """Of every head's vector with every token, the class token first: n, heads, 1 + l."""
+    own = (part * first).sum(2, keepdim=True)
+    return torch.cat([own, torch.bmm(part, others.transpose(1, 2))], dim=2)
+
+
+def weighted_sum(weight: Tensor, first: Tensor, others: Tensor) -> Tensor:
+    """Of all tokens, for every head: n, heads, width."""
+    return torch.bmm(weight[:, :, 1:], others) + weight[:, :, :1] * first
+
+
+class Attend(torch.autograd.Function):
+    """`plain_attention` with its gradient written out, for the tokens' sake, which are most of what a step reads.
+
+    On a CPU images are taken a few at a time, so that their tokens are in its cache when they are needed again, and
+    tokens stored in half precision are widened there, forward and backward: they never stand in memory at full width.
+    Images do not touch each other here, so the bits are those of the formula. Tokens are constants: no gradient.
     """
 
     @staticmethod
     def forward(ctx: Any, probe: Tensor, x0_hat: Tensor, rest: Tensor, pool: MemoryPool) -> Tensor:
         mixed, weights = [], []
         for few, others in in_cache(rest, pool):
-            part, first = probe[few], x0_hat[few, None]
-            own = (part * first).sum(2, keepdim=True)
-            weight = torch.cat([own, torch.bmm(part, others.transpose(1, 2))], dim=2).softmax(dim=2)
-            mixed.append(torch.bmm(weight[:, :, 1:], others) + weight[:, :, :1] * first)
+            first = x0_hat[few, None]
+            weight = products(probe[few], first, others).softmax(dim=2)
+            mixed.append(weighted_sum(weight, first, others))
             weights.append(weight)
         ctx.save_for_backward(x0_hat, rest, *weights)
         ctx.pool = pool
@@ -39,11 +57,10 @@ class Attend(torch.autograd.Function):
         (above,), (x0_hat, rest, *weights) = gradients, ctx.saved_tensors
         below = []
         for (few, others), weight in zip(in_cache(rest, ctx.pool), weights, strict=True):
-            part, first = above[few], x0_hat[few, None]
-            own = (part * first).sum(2, keepdim=True)
-            slope = torch.cat([own, torch.bmm(part, others.transpose(1, 2))], dim=2)
+            first = x0_hat[few, None]
+            slope = products(above[few], first, others)
             slope = torch.ops.aten._softmax_backward_data(slope, weight, 2, weight.dtype)  # noqa: SLF001 - not public, and the only one
-            below.append(torch.bmm(slope[:, :, 1:], others) + slope[:, :, :1] * first)
+            below.append(weighted_sum(slope, first, others))
         return torch.cat(below), None, None, None
 
 
@@ -52,7 +69,7 @@ def in_cache(rest: Tensor, pool: MemoryPool) -> Iterator[tuple[slice, Tensor]]:
     if rest.is_cuda:
         yield slice(None), rest.float()
         return
-    together = max(1, CACHED_BYTES // (4 * rest[0].numel()))
+    together = min(len(rest), max(1, CACHED_BYTES // (4 * rest[0].numel())))
     scratch = None if rest.dtype == torch.float32 else pool.take((together, *rest.shape[1:]), torch.float32)
     for start in range(0, len(rest), together):
         few = slice(start, start + together)
