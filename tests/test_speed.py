@@ -86,5 +86,6 @@ def test_a_step_without_a_trick_gives_the_same(trick):
         with way:
             h = last(tokens)
             h.square().sum().backward()
-        found.append((h.detach(), *(p.grad.clone() for p in last.block.parameters())))
-    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4 * a.abs().max()) for a, b in zip(*found, strict=True))
+        found.append((h.detach(), torch.cat([p.grad.flatten() for p in last.block.parameters()])))
+    for with_trick, without in zip(*found, strict=True):
+        assert torch.linalg.vector_norm(with_trick - without) < 1e-5 * torch.linalg.vector_norm(without)
