@@ -46,7 +46,8 @@ def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Base sessions are trained once for all tests, away from the user's cache."""
     os.environ["CNCD_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["CNCD_OFFLINE"] = "1"  # a test that forgets something must not go and fetch it
-    torch.set_num_threads(2)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of commands that tests start: two processes of tests share the machine
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

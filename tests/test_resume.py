@@ -211,12 +211,12 @@ def test_a_run_is_not_resumed_by_other_code(tmp_path, monkeypatch):
 def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path):
     """The last bits depend on them: another number is refused, for what is unfinished and for what is finished."""
     stopped_halfway(tmp_path)
-    with pytest.raises(UsageError, match=r"begun with 2 threads.*here are 1: go on with --threads 2"):
-        benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=1)
-    benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=2)
-    with pytest.raises(UsageError, match=r"finished, with --threads 2.*ask with --threads 2"):
-        benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=1)
-    assert benchmark.run(settings=SHORT, views=2, out=tmp_path).provenance.threads == 2
+    with pytest.raises(UsageError, match=r"begun with 1 threads.*here are 2: go on with --threads 1"):
+        benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=2)
+    benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=1)
+    with pytest.raises(UsageError, match=r"finished, with --threads 1.*ask with --threads 1"):
+        benchmark.run(settings=SHORT, views=2, out=tmp_path, threads=2)
+    assert benchmark.run(settings=SHORT, views=2, out=tmp_path).provenance.threads == 1
 
 
 def test_full_disk_keeps_the_last_good_state(tmp_path, monkeypatch):
