@@ -87,6 +87,17 @@ def short_run(tmp_path: Path) -> Callable[..., RunRecord]:
     return run
 
 
+@pytest.fixture(scope="session")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunRecord]:
+    """Records of short runs that nobody disturbed, by method; each is made when it is first asked for."""
+
+    @functools.cache
+    def record(method: str) -> RunRecord:
+        return benchmark.run(method, settings=SHORT, views=2, out=tmp_path_factory.mktemp("whole"))
+
+    return record
+
+
 @functools.cache
 def opened_once() -> World:
     """Tokens are computed once for all tests that only look at them."""

@@ -31,7 +31,7 @@ def world(tmp_path_factory) -> dict:
     root = tmp_path_factory.mktemp("damage")
     description, weights = write_backbone(root)
     options = {"data_dir": write_folders(root / "cifar10"), "backbone": str(description), "weights": weights}
-    options |= {"method": "fea", "protocol": "cifar10-t2", "views": 2, "settings": BRIEF, "threads": 2}
+    options |= {"method": "fea", "protocol": "cifar10-t2", "views": 2, "settings": BRIEF, "threads": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CNCD_CACHE", str(root / "cache"))
         whole = benchmark.run(out=root / "whole", **options)
@@ -64,7 +64,7 @@ def flip(path: Path, seed: int) -> None:
 
 
 def words(options: dict, out: Path) -> list[str]:
-    told = ["bench", "run", "--out", str(out), "--threads", "2", "--views", "2"]
+    told = ["bench", "run", "--out", str(out), "--threads", "1", "--views", "2"]
     for name in ("method", "protocol", "backbone", "weights", "data_dir"):
         told += [f"--{name.replace('_', '-')}", str(options[name])]
     return told + [word for key, value in BRIEF.items() for word in ("--set", f"{key}={value}")]

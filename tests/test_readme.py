@@ -38,7 +38,7 @@ def test_a_run_leaves_published_results_and_git_status_alone(tmp_path):
         return done.stdout
 
     for _ in range(2):
-        call("-m", "benchmark.cli", "run", "--budget", "quick", "--views", "2", "--threads", "2")
+        call("-m", "benchmark.cli", "run", "--budget", "quick", "--views", "2", "--threads", "1")
         assert "follows from" in call("-m", "benchmark.cli", "report", "--check")
         call("docs/digits_t2.py")
         call("docs/params_table.py")

@@ -1,36 +1,28 @@
-"""What can go wrong around a run, and what then happens (docs/reliability.md names the test of each fault)."""
+"""What must hold whatever fails: disks, states, names, two at once."""
 
 import ast
-import contextlib
 import errno
 import os
-import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from commands import BENCH
 from conftest import SHORT
-from test_resume import stopped_halfway, unbroken  # noqa: F401 - a fixture
+from test_resume import stopped_halfway
 
 import benchmark
 from benchmark import files
 from benchmark.display import Display
 from benchmark.files import atomic_write
-from benchmark.records.reading import read_record
 
 ROOT = Path(__file__).resolve().parents[1]
-BENCH = [sys.executable, "-P", "-m", "benchmark.cli"]
-
-
-# ---- writing
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT], ids=lambda code: errno.errorcode[code])
@@ -125,10 +117,7 @@ def test_a_file_system_without_second_names_is_used_as_it_is(tmp_path, monkeypat
     assert sorted(tmp_path.iterdir()) == [before, path]
 
 
-# ---- states
-
-
-def test_a_damaged_state_falls_back_to_the_one_before(unbroken, tmp_path):  # noqa: F811
+def test_a_damaged_state_falls_back_to_the_one_before(unbroken, tmp_path):
     state = stopped_halfway(tmp_path)
     older = state.with_name("state-before.safetensors")
     assert older.exists()
@@ -141,21 +130,21 @@ def test_a_damaged_state_falls_back_to_the_one_before(unbroken, tmp_path):  # no
 
     record = benchmark.run(settings=SHORT, views=2, out=tmp_path, display=Listening(quiet=True))
     assert any(re.match(r"resuming in session [12], after \d+ steps", line) for line in lines), lines
-    assert record.comparable() == unbroken["fea"].comparable()
+    assert record.comparable() == unbroken("fea").comparable()
     assert record.provenance.attempts == 2
     assert not [*tmp_path.glob("work/*/*.safetensors")]
 
 
-def test_two_damaged_states_start_over(unbroken, tmp_path):  # noqa: F811
+def test_two_damaged_states_start_over(unbroken, tmp_path):
     state = stopped_halfway(tmp_path)
     for path in (state, state.with_name("state-before.safetensors")):
         path.write_bytes(b"nothing")
     record = benchmark.run(settings=SHORT, views=2, out=tmp_path)
-    assert record.comparable() == unbroken["fea"].comparable()
+    assert record.comparable() == unbroken("fea").comparable()
     assert len([*tmp_path.glob("work/*/*.damaged")]) == 2
 
 
-def test_state_that_is_deleted_under_a_run_is_written_again(unbroken, tmp_path):  # noqa: F811
+def test_state_that_is_deleted_under_a_run_is_written_again(unbroken, tmp_path):
     """Somebody tidies up while it runs: the folder of its state is gone after session 1."""
 
     class Tidying(Display):
@@ -164,7 +153,7 @@ def test_state_that_is_deleted_under_a_run_is_written_again(unbroken, tmp_path):
                 shutil.rmtree(tmp_path / "work")
 
     record = benchmark.run(settings=SHORT, views=2, out=tmp_path, display=Tidying(quiet=True))
-    assert record.comparable() == unbroken["fea"].comparable()
+    assert record.comparable() == unbroken("fea").comparable()
 
 
 def test_of_four_that_start_at_once_one_trains(tmp_path):
@@ -176,9 +165,6 @@ def test_of_four_that_start_at_once_one_trains(tmp_path):
     assert all(
         "another process is working on this run" in e for p, e in zip(started, errors, strict=True) if p.returncode
     )
-
-
-# ---- names
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a\0b", "é" * 10, "a/b", "x" * 300, "", "-", "con:1", "a\nb"])
@@ -198,9 +184,6 @@ def test_odd_names_are_one_sentence_and_write_nothing(tmp_path, monkeypatch, cap
     assert said.err.startswith("bench: ")
     assert said.err.count("\n") == 1
     assert [*tmp_path.rglob("*.json*")] == []
-
-
-# ---- what is never done
 
 
 def calls_in(path: Path) -> list[tuple[str, ast.Call]]:
@@ -286,73 +269,3 @@ def test_records_logs_and_plans_name_nobody(bench, tmp_path):
         assert "somebody-special" not in text
         assert socket.gethostname() not in text
     assert str(home) not in texts[0]
-
-
-# ---- a hundred kills
-
-
-KILLS, LANES = 100, 2
-
-
-def wait_for_state(folder: Path, process: subprocess.Popen) -> None:
-    """Until this attempt has written a state, or has ended."""
-    began = time.time_ns()
-    while process.poll() is None:
-        with contextlib.suppress(OSError):  # states come and go
-            if any(path.stat().st_mtime_ns > began for path in folder.rglob("state.safetensors")):
-                return
-        time.sleep(0.02)
-
-
-@pytest.mark.soak
-def test_a_hundred_kills_make_no_difference(tmp_path):
-    """SIGKILL at any moment, from first import to last write; then the same command, until runs are complete."""
-    moments, lock, done = random.Random(0), threading.Lock(), {"kills": 0}
-    ended: list[Path] = []
-
-    def lane(number: int) -> None:
-        run = 0
-        while done["kills"] < KILLS:
-            folder = tmp_path / f"lane{number}-{run}"
-            words = [*BENCH, "run", "--views", "2", "--threads", "1", "--out", str(folder), "--seed", str(run)]
-            variables = os.environ | {"CNCD_CACHE": str(folder / "cache")}
-            while True:
-                process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=variables)
-                with lock:
-                    after, anywhere = moments.uniform(0.5, 9.0), moments.random() < 0.5
-                    enough = done["kills"] >= KILLS
-                if not anywhere and not enough:  # while it trains: after a state was written
-                    wait_for_state(folder, process)
-                    after /= 3
-                try:
-                    _, errors = process.communicate(timeout=None if enough else after)
-                except subprocess.TimeoutExpired:
-                    process.send_signal(signal.SIGKILL)
-                    process.communicate()
-                    with lock:
-                        done["kills"] += 1
-                    continue
-                assert process.returncode == 0, errors
-                break
-            ended.extend(folder.glob("runs/*/*/*.json"))
-            run += 1
-
-    began = time.monotonic()
-    with ThreadPoolExecutor(LANES) as pool:
-        for future in [pool.submit(lane, number) for number in range(LANES)]:
-            future.result()
-    differences, attempts = 0, 0
-    for path in ended:
-        record = read_record(path)
-        whole = benchmark.run(
-            views=2, threads=1, seed=record.question.seed, out=tmp_path / "whole" / str(record.question.seed)
-        )
-        differences += record.comparable() != whole.comparable()
-        attempts += record.provenance.attempts
-    sys.stderr.write(
-        f"{done['kills']} kills, {len(ended)} runs in {attempts} attempts that had begun to train, "
-        f"{differences} differences, {time.monotonic() - began:.0f} s\n"
-    )
-    assert done["kills"] >= KILLS
-    assert len(ended) >= 2
-    assert differences == 0

@@ -29,7 +29,7 @@ from benchmark.records.reading import read_record
 from benchmark.records.record import record_path
 from methods.gm import GM
 
-COMMAND = [sys.executable, "-m", "benchmark.cli", "run", "--views", "2", "--threads", "2"]
+COMMAND = [sys.executable, "-m", "benchmark.cli", "run", "--views", "2", "--threads", "1"]
 
 
 def cut_after(steps: int, monkeypatch) -> None:
@@ -65,16 +65,6 @@ def cut_writing(files: int, monkeypatch) -> None:
 TWO_PHASES = f"{Path(__file__).parent / 'two_phases.py'}:TwoPhases"
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """Records of runs nobody disturbed."""
-
-    def run(method):
-        return benchmark.run(method, settings=SHORT, views=2, out=tmp_path_factory.mktemp("whole"))
-
-    return {method: run(method) for method in [*METHODS, TWO_PHASES]}
-
-
 @pytest.mark.parametrize("method", [*METHODS, TWO_PHASES])
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
@@ -96,7 +86,7 @@ def test_cut_anywhere_and_resumed(method, unbroken, tmp_path_factory, cuts, ever
                 except PowerCut:
                     continue
         record = benchmark.run(method, settings=SHORT, views=2, out=out)
-    assert record.comparable() == unbroken[method].comparable()
+    assert record.comparable() == unbroken(method).comparable()
 
 
 @pytest.mark.parametrize("where", ["before the merge is prepared", "before its first step", "after its first step"])
@@ -120,7 +110,7 @@ def test_cut_between_the_phases_of_gm(where, session, unbroken, tmp_path, monkey
             benchmark.run("gm", settings=SHORT, views=2, out=tmp_path)
     record = benchmark.run("gm", settings=SHORT, views=2, out=tmp_path)
     assert record.provenance.attempts == 2
-    assert record.comparable() == unbroken["gm"].comparable()
+    assert record.comparable() == unbroken("gm").comparable()
 
 
 def test_resuming_does_not_start_over(tmp_path, monkeypatch):
@@ -176,7 +166,7 @@ def test_damaged_state_is_moved_aside_and_its_work_done_again(unbroken, tmp_path
     half = state.read_bytes()[: state.stat().st_size // 2]
     state.write_bytes(half)
     record = benchmark.run(settings=SHORT, views=2, out=tmp_path)
-    assert record.comparable() == unbroken["fea"].comparable()
+    assert record.comparable() == unbroken("fea").comparable()
     assert state.with_name("state.safetensors.damaged").read_bytes() == half
     assert "is damaged: moved aside" in caplog.text
 
@@ -194,7 +184,7 @@ def test_progress_out_of_range_is_damage(unbroken, tmp_path, change):
     metadata["progress"] = json.dumps(json.loads(metadata["progress"]) | change)
     write_state(state, load_file(state), metadata)
     record = benchmark.run(settings=SHORT, views=2, out=tmp_path)
-    assert record.comparable() == unbroken["fea"].comparable()
+    assert record.comparable() == unbroken("fea").comparable()
     assert state.with_name("state.safetensors.damaged").exists()
 
 
@@ -304,7 +294,7 @@ def killed_and_resumed(out: Path, kills: int, epochs: int, seed: int) -> None:
 )
 def test_killed_for_real_and_resumed(tmp_path, kills, epochs):
     killed_and_resumed(tmp_path / "killed", kills, epochs, seed=kills)
-    whole = benchmark.run(views=2, threads=2, settings={"budget.novel_epochs": epochs}, out=tmp_path / "whole")
+    whole = benchmark.run(views=2, threads=1, settings={"budget.novel_epochs": epochs}, out=tmp_path / "whole")
     (path,) = (tmp_path / "killed").glob("runs/*/*/*.json")
     resumed = read_record(path)
     assert resumed.comparable() == whole.comparable()

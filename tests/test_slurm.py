@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_sweep import equal_to_single_runs
+from sweeps import equal_to_single_runs
 
 from benchmark.sweep.status import read_status
 from benchmark.sweep.steps import bench
