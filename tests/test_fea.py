@@ -1,13 +1,11 @@
 """What reaches what in FEA, and what its switches do."""
 
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from conftest import fresh_world, opened, start
-from test_losses import slow_contrast
+from oracle import fea_terms, reached
 
 from benchmark.engine.lifecycle import begin
 from benchmark.engine.request import ask
@@ -16,13 +14,6 @@ from benchmark.protocol.overrides import load_params
 
 def started(**settings):
     return start("fea", **settings)
-
-
-def reached(term, method):
-    """Which parts of the method a term's gradient moves."""
-    named = [(name.split(".")[0], p) for name, p in method.named_parameters() if p.requires_grad]
-    gradients = torch.autograd.grad(term, [p for _, p in named], retain_graph=True, allow_unused=True)
-    return {part for (part, _), g in zip(named, gradients, strict=True) if g is not None and g.abs().max() > 0}
 
 
 def test_which_term_reaches_which_part():
@@ -94,66 +85,6 @@ def test_literal_set_is_the_paper_to_the_letter():
     assert load_params("fea-literal", "fea").method == "fea"
 
 
-def spec_terms(method, batch, pseudo, rows):
-    """Section 2.2 of the specification, image by image and class by class, in NumPy."""
-    p = method.params
-    with torch.no_grad():
-        h = [method.block(batch.a).double().numpy(), method.block(batch.b).double().numpy()]
-        old = [method.teacher(batch.a).double().numpy(), method.teacher(batch.b).double().numpy()]
-        z = [method.q(torch.tensor(x).float()).double().numpy() for x in h]
-        g = [method.g(torch.tensor(x).float()).double().numpy() for x in h]
-        nu = method.g(method.prototypes.mean).double().numpy()
-    w = unit(method.head.weight.detach().double().numpy())
-    new = np.arange(len(w))[method.new_rows]
-    cosine = [unit(x) @ w.T for x in h]
-    logits = [c / 0.1 for c in cosine]
-    prob = [softmax(u) for u in logits]
-    size = len(batch.ids)
-    terms = {}
-    pseudo_logits = unit(pseudo.double().numpy()) @ w.T / 0.1
-    terms["replay"] = np.mean([-log_softmax(u)[c] for u, c in zip(pseudo_logits, rows.tolist(), strict=True)])
-    if p.fd == "sq_l2":
-        distance = sum(np.sum((h[v][i] - old[v][i]) ** 2) for v in (0, 1) for i in range(size)) / (2 * size)
-    else:  # FRoST's: flattened over the batch before normalising
-        one, two = np.concatenate(h).ravel(), np.concatenate(old).ravel()
-        distance = np.linalg.norm(one / np.linalg.norm(one) - two / np.linalg.norm(two))
-    terms["distil"] = p.lambda_fd * distance
-
-    def contrast(a, b, extra=()):
-        directions = [(a, b), (b, a)] if p.symmetric else [(a, b)]
-        return np.mean([slow_contrast(x, y, 1.0, p.include_self, extra) for x, y in directions])
-
-    terms["contrast"] = contrast(*z)
-    among = [x[:, new] if p.ce_rows == "new" else x for x in cosine]
-    if p.ce_mode == "simgcd":
-        target = [softmax(c / 0.04) for c in among]  # epoch 100: the temperature has arrived
-        crossed = [(target[0], among[1]), (target[1], among[0])]
-        terms["label"] = np.mean([-np.sum(t[i] * log_softmax(c[i] / 0.1)) for t, c in crossed for i in range(size)])
-    else:
-        target = softmax(among[0] / 0.1)
-        terms["label"] = np.mean([-np.sum(target[i] * log_softmax(among[1][i] / 0.1)) for i in range(size)])
-    mean = np.concatenate(prob).mean(axis=0)
-    terms["guide"] = p.epsilon * sum(math.log(1 / len(new) / mean[k]) / len(new) for k in new)
-    terms["css"] = contrast(cosine[0][:, new].T, cosine[1][:, new].T)
-    cluster = (prob[0] + prob[1])[:, new].argmax(axis=1)
-    present = sorted(set(cluster.tolist()))
-    rho = [np.stack([x[cluster == k].mean(axis=0) for k in present]) for x in g]
-    terms["bap"] = p.omega * contrast(*rho, extra=nu)
-    return terms
-
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-
-def log_softmax(u):
-    return u - u.max() - np.log(np.exp(u - u.max()).sum())
-
-
-def softmax(u):
-    return np.stack([np.exp(log_softmax(row)) for row in u])
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -170,7 +101,7 @@ def test_all_terms_equal_the_specification_written_out(settings):
     got = {name: term.item() for name, term in method.losses(batch).items()}
     torch.manual_seed(7)
     pseudo, rows = method.prototypes.draw(20, shared=method.params.sigma_shared)
-    expected = spec_terms(method, batch, pseudo, rows)
+    expected = fea_terms(method, batch, pseudo, rows)
     assert got.keys() == expected.keys()
     assert got == pytest.approx(expected, rel=2e-4, abs=2e-5)
 

@@ -4,8 +4,18 @@ import numpy as np
 import pytest
 import torch
 from conftest import opened, start, started_phases
-from slow_forms import TAU, array, compared, cosines, cross_entropy, log_softmax, pairs_term, squared, views
-from test_fea import reached
+from oracle import (
+    TAU,
+    array,
+    compared,
+    cosines,
+    cross_entropy,
+    log_softmax,
+    pairs_term,
+    reached,
+    squared,
+    views,
+)
 from torch.nn import functional as F
 
 from methods.memory import densest, herd
@@ -34,7 +44,7 @@ def test_merging_as_specified(inference):
     method, feed = start("gm", phase=1, inference=inference)
     batch = feed.batch(3, 0)
     h = np.concatenate([*views(method, batch), *views(method, batch.memory)])
-    believed = dict(zip(method.believed_index.tolist(), method.believed_row.tolist(), strict=True))
+    believed = dict(zip(method.believed_ids.tolist(), method.believed_row.tolist(), strict=True))
     rows = [believed[i] for i in batch.ids.tolist()] * 2 + batch.memory.row.tolist() * 2
     assert set(batch.memory.row.tolist()) <= set(range(6))  # exemplars of known classes alone
     columns = method.mean_row.tolist()

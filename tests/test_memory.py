@@ -7,28 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import slow_herd
 
 from methods import memory
 from methods.memory import Exemplars, Prototypes, densest, herd
-
-
-def slow_herd(features: np.ndarray, count: int) -> list[int]:
-    """iCaRL's rule, read aloud."""
-    unit = [row / math.sqrt(row @ row) for row in features.astype(float)]
-    mean = sum(unit) / len(unit)
-    mean = mean / math.sqrt(mean @ mean)
-    chosen: list[int] = []
-    while len(chosen) < min(count, len(unit)):
-        best, best_distance = -1, math.inf
-        for k in range(len(unit)):
-            if k in chosen:
-                continue
-            candidate = (unit[k] + sum((unit[j] for j in chosen), np.zeros_like(mean))) / (len(chosen) + 1)
-            distance = math.sqrt(((mean - candidate) ** 2).sum())
-            if distance < best_distance - 1e-12:
-                best, best_distance = k, distance
-        chosen.append(best)
-    return chosen
 
 
 def test_herding_on_a_toy_in_the_plane():

@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import torch
 from conftest import opened, start, started_phases
-from slow_forms import TAU, array, compared, cosines, cross_entropy, log_softmax, pairs_term, squared, views
-from test_fea import reached
-from test_losses import slow_contrast
+from oracle import (
+    TAU,
+    array,
+    compared,
+    cosines,
+    cross_entropy,
+    log_softmax,
+    pairs_term,
+    reached,
+    slow_contrast,
+    squared,
+    views,
+)
 
 
 @pytest.mark.parametrize(("epoch", "settings"), [(20, {}), (150, {"c_inc": 1.0, "w_bce": 2.0}), (199, {"ramp": 0.75})])

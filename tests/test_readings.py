@@ -1,17 +1,11 @@
 """docs/readings.py: the rule by which settings are chosen, on records whose figures are known."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+import readings as page
+import readings_rule as rule
 from records import make_record
 
 from benchmark.records.results import SparseCounts
-
-SCRIPT = Path(__file__).parent.parent / "docs" / "readings.py"
-SPEC = importlib.util.spec_from_file_location("readings_page", SCRIPT)
-page = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(page)
 
 COMMON = {"shared.trunk": "bfloat16", "budget.clip": 1.0}
 
@@ -22,10 +16,10 @@ def setting(levels: dict[int, float], share: float = 95.0, method: str = "fea", 
     for seed, level in levels.items():
         accuracy = [[level] * (t + 1) for t in range(3)]
         changed = COMMON | ({"lambda_fd": 10.0} if method == "fea" else {}) | knobs
-        made = make_record(method, page.JUDGE, seed, accuracy, budget="medium", changed=changed, probe=accuracy)
+        made = make_record(method, rule.JUDGE, seed, accuracy, budget="medium", changed=changed, probe=accuracy)
         sessions = [shared_out(session, share) if t else session for t, session in enumerate(made.sessions)]
         runs[seed] = made.model_copy(update={"sessions": tuple(sessions)})
-    return page.Setting(method, page.knobs_of(next(iter(runs.values()))), runs, set())
+    return rule.Setting(method, rule.knobs_of(next(iter(runs.values()))), runs, set())
 
 
 def shared_out(session, share: float):
@@ -53,24 +47,24 @@ def test_the_figures_of_a_setting_are_those_of_its_records():
 def test_the_default_stays_unless_it_is_worse_beyond_chance():
     default, noisy = setting(LOW), setting({0: 84.0, 1: 79.0, 2: 83.0}, lambda_fd=3.0)
     better = setting(HIGH, lambda_fd=1.0)
-    assert page.chosen([default, noisy]) is default
-    assert page.chosen([default, better]) is better
-    assert page.chosen([default, setting({0: 79.0, 1: 79.0, 2: 79.0}, epsilon=0.3)]) is default
+    assert rule.chosen([default, noisy]) is default
+    assert rule.chosen([default, better]) is better
+    assert rule.chosen([default, setting({0: 79.0, 1: 79.0, 2: 79.0}, epsilon=0.3)]) is default
 
 
 def test_of_equals_one_that_discovers_is_taken():
     """But never one that is worse beyond chance."""
     idle = setting({0: 80.0, 1: 82.0, 2: 80.0}, share=80.0)
-    assert page.chosen([idle, equal := setting(LOW, lambda_fd=3.0)]) is equal
+    assert rule.chosen([idle, equal := setting(LOW, lambda_fd=3.0)]) is equal
     high = setting(HIGH, share=80.0)
-    assert page.chosen([high, setting(LOW, lambda_fd=3.0)]) is high
-    assert page.chosen([idle, setting(LOW, share=90.0, lambda_fd=3.0)]) is idle
+    assert rule.chosen([high, setting(LOW, lambda_fd=3.0)]) is high
+    assert rule.chosen([idle, setting(LOW, share=90.0, lambda_fd=3.0)]) is idle
 
 
 def test_one_seed_that_does_not_discover_is_enough():
     runs = setting(LOW).runs | {2: setting(LOW, share=89.0).runs[2]}
-    assert page.discovers(setting(LOW))
-    assert not page.discovers(page.Setting("fea", setting(LOW).knobs, runs, set()))
+    assert rule.discovers(setting(LOW))
+    assert not rule.discovers(rule.Setting("fea", setting(LOW).knobs, runs, set()))
 
 
 def test_who_can_be_chosen():
@@ -83,8 +77,8 @@ def test_who_can_be_chosen():
         setting(LOW, inference="gaussian"),
         setting(HIGH, share=0.0, epsilon=0.5),
     ]
-    assert page.candidates([standing, more, *others]) == [standing, more]
-    assert page.chosen([standing, more]) is standing  # a fourth seed of one alone counts for nothing
+    assert rule.candidates([standing, more, *others]) == [standing, more]
+    assert rule.chosen([standing, more]) is standing  # a fourth seed of one alone counts for nothing
 
 
 def test_the_table_names_what_is_chosen_and_why():
@@ -116,5 +110,5 @@ def test_what_is_chosen_stands_beside_the_floors():
 @pytest.mark.parametrize("method", ["fea", "simgcd", "gm", "frost", "autonovel"])
 def test_what_runs_take_on_this_backbone_is_what_the_rule_chooses(method):
     """Of the committed records, losing settings included."""
-    rows = page.candidates([row for row in page.settings() if row.method == method])
-    assert page.name_of(page.chosen(rows)) == "chosen"
+    rows = rule.candidates([row for row in rule.settings() if row.method == method])
+    assert rule.name_of(rule.chosen(rows)) == "chosen"

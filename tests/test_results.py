@@ -1,19 +1,12 @@
 """docs/results.py: tables of real images, from records whose figures are known."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 from records import save
 
+import results as page
 from benchmark.protocol.protocols import load_protocol
 from benchmark.report.reading import load
 from benchmark.sweep.suites import load_suite
-
-SCRIPT = Path(__file__).parent.parent / "docs" / "results.py"
-SPEC = importlib.util.spec_from_file_location("results_page", SCRIPT)
-page = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(page)
 
 HERE = {"backbone": "vit-s14-dinov2-112", "views": 2, "budget.clip": 1.0}
 LEVELS = {"gaussian": 90, "gm": 80, "simgcd": 70, "fea": 60, "frost": 50, "autonovel": 40}
