@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from banks import BRIEF, FILES_OF_A_VIEW, SHARD, TEST_FILES, opened, request
+from banks import BRIEF, FILES_OF_A_VIEW, SHARD, TEST_FILES, _small_files, cache, opened, request, world  # noqa: F401 - fixtures
 from pictures import TEST, TRAIN, write_folders
 from safetensors.torch import save_file
 

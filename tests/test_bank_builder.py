@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from banks import BRIEF, FILES_OF_A_VIEW, SHARD, TEST_FILES, request
+from banks import BRIEF, FILES_OF_A_VIEW, SHARD, TEST_FILES, _small_files, cache, request, world  # noqa: F401 - fixtures
 from pictures import TEST, TRAIN
 from sweeps import is_alive
 
@@ -176,7 +176,7 @@ def test_a_full_disk_ends_with_code_6_and_the_same_command_resumes(world, cache)
 
 
 def test_a_bank_that_will_not_fit_is_not_begun(world, cache, monkeypatch):
-    monkeypatch.setattr(bank_module.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr("benchmark.tokens.builder.shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     with pytest.raises(ResourceError, match="GB are free: use fewer --views"):
         build_all(builder(request(world)))
     assert not contents(cache)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from banks import BRIEF, FILES_OF_A_VIEW, TEST_FILES, opened, request
+from banks import BRIEF, FILES_OF_A_VIEW, SHARD, TEST_FILES, _small_files, cache, opened, request, world  # noqa: F401 - fixtures
 from pictures import TEST, TRAIN
 
 from benchmark import digests as intact
@@ -97,7 +97,7 @@ def test_plan_counts_without_data_or_weights(bench, cache):
     told = json.loads(done.stdout)
     assert told["images"] == told["missing_images"] == 50_000 * 9 + 10_000
     assert told["bytes_an_image"] == 768 * 4 + 196 * 768 * 2
-    assert told["files"] == 9 * -(-50_000 // 256) + -(-10_000 // 256)
+    assert told["files"] == 9 * -(-50_000 // SHARD) + -(-10_000 // SHARD)
 
 
 def test_memory_is_lent_again_only_when_nobody_holds_it():

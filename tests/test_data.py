@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import CIFAR10
+from datasets import (
+    CIFAR10,
+    _own_cache,  # noqa: F401 - fixtures
+)
 from pictures import NAMES, TEST, TRAIN, pictures, tarred, write_folders, write_pickles, write_tiny
 from PIL import Image
 

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import CIFAR10
+from datasets import (
+    CIFAR10,
+    _own_cache,  # noqa: F401 - fixtures
+)
 from pictures import NAMES, TEST, TRAIN, pictures, write_backbone, write_folders
 
 from benchmark.data.datasets import open_dataset

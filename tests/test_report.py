@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 from records import METHODS, PAPER_PROTOCOLS, make_record
-from reports import line, lines
+from reports import (
+    full,  # noqa: F401 - fixtures
+    line,
+    lines,
+)
 
 from benchmark.report import compose
 from benchmark.report.figures import known_curve, novel_average, spread

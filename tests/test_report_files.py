@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from records import fading, make_record, save
+from reports import full  # noqa: F401 - fixtures
 
 from benchmark.digests import sealed
 from benchmark.errors import BenchError, UsageError

@@ -147,6 +147,11 @@ class Bank:
         """Images of a file."""
         return self.members[piece.split][piece.shard * SHARD : (piece.shard + 1) * SHARD]
 
+    def places(self, split: SplitName, ids: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+        """Which file of a view each image is in, and where in it."""
+        files, offsets = np.divmod(np.searchsorted(self.members[split], ids), SHARD)
+        return files.tolist(), offsets.tolist()
+
     def images(self, piece: Piece) -> int:
         return len(self.ids(piece))
 

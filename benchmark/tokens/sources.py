@@ -16,7 +16,7 @@ from benchmark.data.layout import SplitName
 from benchmark.data.views import CLEAN, Render
 from benchmark.errors import UsageError
 from benchmark.tokens.backbone import Trunk, images_to_tokens
-from benchmark.tokens.bank import SHARD, Bank, Piece
+from benchmark.tokens.bank import Bank, Piece
 from benchmark.tokens.memory import MemoryPool
 from methods.contract import Reading, Tokens, plain
 
@@ -131,11 +131,10 @@ class BankSource:
 
     def get(self, ids: Tensor, view: Tensor) -> Tokens:
         """Gather a batch: each image is copied once, as it is stored; the block widens it."""
-        places = np.searchsorted(self.bank.members[self.split], ids.cpu().numpy())
-        shards, offsets = (part.tolist() for part in np.divmod(places, SHARD))
+        shards, offsets = self.bank.places(self.split, ids.cpu().numpy())
         shape = self.bank.shape
-        cls = self.pool.take((len(places), shape.width), torch.float32)
-        rest = self.pool.take((len(places), shape.tokens, shape.width), shape.dtype)
+        cls = self.pool.take((len(shards), shape.width), torch.float32)
+        rest = self.pool.take((len(shards), shape.tokens, shape.width), shape.dtype)
         for k, (shard, number, offset) in enumerate(zip(shards, view.tolist(), offsets, strict=True)):
             tokens = self._piece(Piece(self.split, number, shard))
             # numpy copies in this thread; torch would share it out, and two teams of threads get in each other's way
