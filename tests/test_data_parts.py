@@ -30,7 +30,7 @@ def test_fewer_images_make_a_reduced_group_and_other_data_another_run(tmp_path, 
     assert other.question.key != reduced.question.key
     whole = {"cifar10": CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})}
     known = load_datasets() | whole
-    monkeypatch.setattr("benchmark.protocol.catalogue.load_datasets", lambda: known)
+    monkeypatch.setattr("benchmark.protocol.protocols.load_datasets", lambda: known)
     complete = ask("fea", data_dir=write_folders(tmp_path / "whole" / "cifar10"), **options)
     assert "reduced" not in complete.changed
     assert complete.question.key == reduced.question.key  # the same images from another place
@@ -99,7 +99,7 @@ def test_a_part_of_the_images_is_another_question_that_anybody_can_ask_again(tmp
     complete = CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})
     digest = open_dataset(complete.reduced(3), root).digest
     known = load_datasets() | {"cifar10": complete.model_copy(update={"subsets": {3: digest}})}
-    monkeypatch.setattr("benchmark.protocol.catalogue.load_datasets", lambda: known)
+    monkeypatch.setattr("benchmark.protocol.protocols.load_datasets", lambda: known)
     whole, part = asked(tmp_path, root), asked(tmp_path, root, **{"shared.images": 3})
     assert part.question.key != whole.question.key
     assert "images" not in whole.question.shared  # questions from before keep their key
@@ -113,7 +113,7 @@ def test_a_part_of_the_images_is_another_question_that_anybody_can_ask_again(tmp
 def test_a_part_that_cannot_be_taken_is_refused(tmp_path, monkeypatch, images):
     root = write_folders(tmp_path / "cifar10")
     known = load_datasets() | {"cifar10": CIFAR10.model_copy(update={"train": TRAIN, "test": TEST})}
-    monkeypatch.setattr("benchmark.protocol.catalogue.load_datasets", lambda: known)
+    monkeypatch.setattr("benchmark.protocol.protocols.load_datasets", lambda: known)
     with pytest.raises(UsageError, match=r"images"):
         asked(tmp_path, root, **{"shared.images": images})
     with pytest.raises(UsageError, match="is small enough"):

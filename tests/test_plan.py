@@ -120,7 +120,7 @@ def test_missing_data_and_weights_are_steps_and_offline_a_sentence(bench, tmp_pa
 def test_a_run_that_was_begun_keeps_its_threads(tmp_path):
     from test_resume import stopped_halfway  # noqa: PLC0415
 
-    state = stopped_halfway(tmp_path)
+    state = stopped_halfway(tmp_path, threads=2)
     assert threads_begun(state) == 2
     state.rename(state.with_name("state-before.safetensors"))  # killed between two renames
     plan = make_plan("x", [Wanted("fea", "digits-t2", 0, views=2, settings=SHORT)], tmp_path, ONE)

@@ -249,10 +249,10 @@ def test_the_one_unpickler_knows_arrays_alone():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and any("Unpickler" in ast.unparse(base) for base in node.bases)
     ]
-    assert [path.name for path, _ in named] == ["layouts.py"]
+    assert [path.name for path, _ in named] == ["pickled.py"]
     assert any(isinstance(part, ast.FunctionDef) and part.name == "find_class" for part in named[0][1].body)
     used = {(path.name, word) for path in sources() for word in re.findall(r"\bpickle\.(\w+)", path.read_text())}
-    assert used == {("layouts.py", "Unpickler"), *((name, "UnpicklingError") for name in ("layouts.py", "weights.py"))}
+    assert used == {("pickled.py", "Unpickler"), *((name, "UnpicklingError") for name in ("pickled.py", "weights.py"))}
 
 
 def test_records_logs_and_plans_name_nobody(bench, tmp_path):

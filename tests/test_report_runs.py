@@ -230,10 +230,10 @@ def test_paired_differences_take_equal_seeds_alone(tmp_path):
     save(tmp_path, "fea", "digits-t2", 1, [[90], [90, 90], [90, 90, 60]], changed={"css": False})
     write(compose(tmp_path), tmp_path)
     found = line(tmp_path, "comparisons", metric="average_discovery", variant="")
-    # by seed: (5/3)/2 and (10/3)/2 points more in the mean of two sessions; all samples of two: 0.83, 1.25, 1.25, 1.67
+    # by seed: (5/3)/2 and (10/3)/2 points more in the mean of two sessions, so the standard error is 5/12
     assert (found["first"], found["second"], found["seeds"]) == ("fea", "gm", "2")
     values = [float(found[key]) for key in ("mean", "low", "high")]
-    assert values == pytest.approx([1.25, 5 / 6, 5 / 3], abs=1e-4)
+    assert values == pytest.approx([1.25, 1.25 - 12.7062 * 5 / 12, 1.25 + 12.7062 * 5 / 12], abs=1e-3)
     changed = line(tmp_path, "comparisons", metric="average_discovery", variant="css=false")
     assert (changed["seeds"], changed["low"]) == ("1", "")
     assert float(changed["mean"]) == pytest.approx((60 - 90 - 5 / 3) / 2, abs=1e-3)

@@ -134,13 +134,13 @@ def test_finished_run_answers_at_once_and_leaves_no_state(short_run, tmp_path, m
     assert not list((tmp_path / "work").glob("*/*.safetensors"))
 
 
-def stopped_halfway(out: Path) -> Path:
+def stopped_halfway(out: Path, threads: int | None = None) -> Path:
     """A run cut in session 1; where its state is."""
     with pytest.MonkeyPatch.context() as fault:
         fault.setattr(checkpoint, "SECONDS_BETWEEN_SAVES", 0.0)
         cut_after(15, fault)
         with pytest.raises(PowerCut):
-            benchmark.run(settings=SHORT, views=2, out=out)
+            benchmark.run(settings=SHORT, views=2, out=out, threads=threads)
     (state,) = out.glob("work/*/state.safetensors")
     return state
 
@@ -245,11 +245,13 @@ def test_divergence_is_recorded_and_the_last_good_state_stays(tmp_path, monkeypa
 def test_two_processes_one_trains(tmp_path, bench):
     """The second leaves at once with exit code 7; the first is not disturbed."""
     out = tmp_path / "results"
-    words = [*COMMAND, "--out", str(out), "--set", "budget.novel_epochs=40"]
+    words = [*COMMAND, "--out", str(out), "--set", "budget.novel_epochs=10"]
     first = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         wait_for(lambda: list(out.glob("work/*/lock")), first)
+        first.send_signal(signal.SIGSTOP)  # or it might be done before the second has loaded its libraries
         second = subprocess.run(words, capture_output=True, text=True, check=False)
+        first.send_signal(signal.SIGCONT)
         assert second.returncode == 7
         assert "another process is working on this run" in second.stderr
         assert first.wait(timeout=240) == 0

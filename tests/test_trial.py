@@ -61,7 +61,7 @@ def test_labels_in_memory_are_noticed_without_the_watch(monkeypatch):
 def test_a_run_that_cannot_be_resumed_is_noticed(monkeypatch):
     """With the engine's own checks out of the way, the comparison of runs tells."""
     for name in ("refuse_strays", "refuse_unsaved"):
-        monkeypatch.setattr(f"benchmark.engine.{name}", lambda *_: None)
+        monkeypatch.setattr(f"benchmark.engine.run.{name}", lambda *_: None)
     assert RESUMES in [finding.check for finding in verdict(f"{BROKEN}:Forgets").failed]
 
 
