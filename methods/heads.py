@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from methods.products import wide_linear
+from methods.products import linear
 
 ROW_STD = 0.02
 """Standard deviation of a fresh row: rows are normalised in use, so their length only scales their learning rate."""
@@ -44,15 +44,15 @@ class Projector(nn.Sequential):
     def __init__(self, width: int, sizes: tuple[int, ...]) -> None:
         layers: list[nn.Module] = []
         for inputs, outputs in zip((width, *sizes[:-1]), sizes, strict=True):
-            linear = nn.Linear(inputs, outputs)
-            nn.init.trunc_normal_(linear.weight, std=ROW_STD)
-            nn.init.zeros_(linear.bias)
-            layers += [linear, nn.GELU()]
+            layer = nn.Linear(inputs, outputs)
+            nn.init.trunc_normal_(layer.weight, std=ROW_STD)
+            nn.init.zeros_(layer.bias)
+            layers += [layer, nn.GELU()]
         super().__init__(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self:
-            x = wide_linear(layer, x) if isinstance(layer, nn.Linear) else layer(x)
+            x = linear(layer, x) if isinstance(layer, nn.Linear) else layer(x)
         return x
 
 

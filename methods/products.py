@@ -19,14 +19,7 @@ ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.
 
 
 def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """What the layer gives; on a CPU in less time. Narrow layers keep the bits they have without this."""
-    if x.is_cuda or len(x) < FEW_ROWS or layer.bias is None or is_wide(layer, x):
-        return wide_linear(layer, x)
-    return WeightsFirst.apply(x, layer.weight, layer.bias)
-
-
-def wide_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """What the layer gives; by oneDNN if it is wide."""
+    """What the layer gives; by oneDNN if it is wide, as torch does it otherwise."""
     return Wide.apply(x, layer.weight, layer.bias) if is_wide(layer, x) and x.ndim == 2 else layer(x)
 
 
@@ -86,21 +79,3 @@ class Wide(torch.autograd.Function):
 
 def plain_product(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight.T
-
-
-class WeightsFirst(torch.autograd.Function):
-    """x Wᵀ + b as (W xᵀ + b)ᵀ, forward and backward.
-
-    A matrix library shares a product out by the rows of its left factor. Weights have many more of them than a batch,
-    and every core then keeps to its own part of them.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.addmm(bias[:, None], weight, x.T).T.contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        (above,), (x, weight) = gradients, ctx.saved_tensors
-        return torch.mm(weight.T, above.T).T.contiguous(), torch.mm(above.T, x), above.sum(0)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from methods import products
 from methods.heads import Projector
-from methods.products import FEW_ROWS, ONEDNN, FrozenLinear, WeightsFirst, Wide, is_wide, linear
+from methods.products import FEW_ROWS, ONEDNN, FrozenLinear, Wide, is_wide, linear
 
 INPUTS, OUTPUTS = 384, 512
 needs_onednn = pytest.mark.skipif(ONEDNN is None, reason="this torch has no oneDNN")
@@ -18,14 +18,6 @@ needs_onednn = pytest.mark.skipif(ONEDNN is None, reason="this torch has no oneD
 def close(got: torch.Tensor, expected: torch.Tensor) -> bool:
     """To float32's rounding: each product is a sum of some hundred terms."""
     return bool((got - expected).norm() <= 1e-5 * expected.norm())
-
-
-def test_layers_with_their_weights_first_have_the_gradient_they_claim():
-    torch.manual_seed(0)
-    shapes = ((3, 5), (4, 5), (4,))
-    given = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    assert torch.allclose(WeightsFirst.apply(*given), F.linear(*given))
-    assert torch.autograd.gradcheck(WeightsFirst.apply, given)
 
 
 @needs_onednn
@@ -113,7 +105,7 @@ def test_who_multiplies():
 def test_without_onednn_layers_are_multiplied_as_before(monkeypatch):
     monkeypatch.setattr(products, "ONEDNN", None)
     layer, x = nn.Linear(INPUTS, OUTPUTS), torch.randn(40, INPUTS)
-    assert torch.equal(linear(layer, x), WeightsFirst.apply(x, layer.weight, layer.bias))
+    assert torch.equal(linear(layer, x), layer(x))
 
 
 def test_projectors_of_the_embedded_network_keep_their_bits():
