@@ -127,7 +127,7 @@ def floor_rows(every: list[Setting]) -> dict[str, Setting]:
     return {row.method: row for row in candidates(found)}
 
 
-def told_rows(every: list[Setting]) -> list[Setting]:
+def setting_rows(every: list[Setting]) -> list[Setting]:
     """What was chosen, and FEA's features under a Gaussian; the best first."""
     by_method = [candidates([row for row in every if row.method == method]) for method in NAMES if method not in FLOORS]
     rows = [chosen(own) for own in by_method if own]
@@ -137,7 +137,7 @@ def told_rows(every: list[Setting]) -> list[Setting]:
 
 def floors(every: list[Setting]) -> str:
     """What was chosen beside the two floors, over the same seeds."""
-    rows, beside = told_rows(every), floor_rows(every)
+    rows, beside = setting_rows(every), floor_rows(every)
     if not rows or len(beside) < len(FLOORS):
         return "Not run yet."
     lines = [
@@ -156,7 +156,7 @@ def floors(every: list[Setting]) -> str:
 
 def summary(every: list[Setting]) -> str:
     """The same in short, for README."""
-    rows, beside = told_rows(every), floor_rows(every)
+    rows, beside = setting_rows(every), floor_rows(every)
     if not rows or len(beside) < len(FLOORS):
         return "Not run yet."
     lines = [

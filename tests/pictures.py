@@ -23,7 +23,7 @@ NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse"
 SIZES = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 
 
-def drawn(side: int, label: int, number: int) -> np.ndarray:
+def picture_of(side: int, label: int, number: int) -> np.ndarray:
     """A picture of its class: stripes of a direction and colour that belong to the label, under noise."""
     random = np.random.default_rng([side, label, number])
     rows, columns = np.mgrid[:side, :side] / side
@@ -35,7 +35,7 @@ def drawn(side: int, label: int, number: int) -> np.ndarray:
 
 def pictures(label: int, split: str, side: int = 32, train: int = TRAIN, test: int = TEST) -> list[np.ndarray]:
     first, count = (0, train) if split == "train" else (1000, test)
-    return [drawn(side, label, first + number) for number in range(count)]
+    return [picture_of(side, label, first + number) for number in range(count)]
 
 
 def write_folders(root: Path, suffix: str = "png", prefix: str = "", train: int = TRAIN, test: int = TEST) -> Path:
@@ -116,11 +116,11 @@ def write_tiny(root: Path, classes: int = 200) -> Path:
         folder = place / "train" / wnid / "images"
         folder.mkdir(parents=True)
         for number in range(2):
-            picture = Image.fromarray(drawn(64, label, number))
+            picture = Image.fromarray(picture_of(64, label, number))
             picture = picture.convert("L") if label % 7 == 0 else picture
             picture.save(folder / f"{wnid}_{number}.JPEG")
         name = f"val_{(label * 7) % classes}.JPEG"
-        Image.fromarray(drawn(64, label, 99)).save(place / "val" / "images" / name)
+        Image.fromarray(picture_of(64, label, 99)).save(place / "val" / "images" / name)
         lines.append(f"{name}\t{wnid}\t0\t0\t62\t62")
     (place / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
     (place / "wnids.txt").write_text("\n".join(reversed(wnids)) + "\n")
@@ -136,7 +136,7 @@ def write_backbone(root: Path) -> tuple[Path, Path]:
     """A backbone of the user's own: its description and its weights."""
     weights = root / "small.safetensors"
     save_file({name: tensor.contiguous() for name, tensor in small_transformer().state_dict().items()}, weights)
-    told = {
+    fields = {
         "architecture": "vit",
         "vit": SIZES,
         "weights": None,
@@ -149,5 +149,5 @@ def write_backbone(root: Path) -> tuple[Path, Path]:
         "saw_novel_classes": False,
     }
     description = root / "small.yaml"
-    description.write_text(yaml.safe_dump(told))
+    description.write_text(yaml.safe_dump(fields))
     return description, weights

@@ -40,7 +40,7 @@ def test_imports_go_one_way():
 def test_an_arrow_that_points_back_is_seen(copy, where, line, fault):
     path = copy / where
     path.write_text(f"{path.read_text()}\n{line}\n")
-    assert any(fault in told for told in architecture.faults(copy))
+    assert any(fault in sentence for sentence in architecture.faults(copy))
 
 
 def test_a_circle_of_rooms_is_seen(copy):

@@ -55,8 +55,8 @@ def test_layout_says_nothing_about_classes(world, cache):
     assert len({path.stat().st_size for path in folder.glob("train-*/*.tokens")}) == 1
     labels = opened_world.dataset.train.labels.reshape(FILES_OF_A_VIEW, SHARD)
     assert all(len({*own}) > 4 for own in labels.tolist())
-    told = json.loads((folder / "bank.json").read_text())
-    assert told["data_digest"] == opened_world.dataset.digest
+    described = json.loads((folder / "bank.json").read_text())
+    assert described["data_digest"] == opened_world.dataset.digest
     assert opened_world.source.trunk_images == 10 * (3 * TRAIN + TEST)
 
 
@@ -121,7 +121,7 @@ def test_whatever_decides_the_content_decides_the_folder(world, cache, tmp_path,
 
 
 def test_live_and_exact_bank_give_equal_records(world, cache, tmp_path, monkeypatch):
-    """With the same view ids: the engine is told to draw every picture anew, and nothing changes."""
+    """With the same view ids: the engine is described to draw every picture anew, and nothing changes."""
     options = {"protocol": "cifar10-t2", "views": 3, "settings": BRIEF | {"shared.bank": "float32"}, "keep": True}
     options |= world
 

@@ -94,10 +94,10 @@ def test_prune_leaves_what_somebody_is_building(world, cache):
 def test_plan_counts_without_data_or_weights(bench, cache):
     done = bench("bank", "--protocol", "cifar100-t5", "--plan", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["images"] == told["missing_images"] == 50_000 * 9 + 10_000
-    assert told["bytes_an_image"] == 768 * 4 + 196 * 768 * 2
-    assert told["files"] == 9 * -(-50_000 // SHARD) + -(-10_000 // SHARD)
+    plan = json.loads(done.stdout)
+    assert plan["images"] == plan["missing_images"] == 50_000 * 9 + 10_000
+    assert plan["bytes_an_image"] == 768 * 4 + 196 * 768 * 2
+    assert plan["files"] == 9 * -(-50_000 // SHARD) + -(-10_000 // SHARD)
 
 
 def test_memory_is_lent_again_only_when_nobody_holds_it():

@@ -23,7 +23,7 @@ from benchmark.scaffold import new_protocol
 SHORT = ("--budget", "quick", "--views", "2", "--threads", "1")
 
 
-def drawn(label: int, number: int, height: int = 40, width: int = 56) -> Image.Image:
+def picture_of(label: int, number: int, height: int = 40, width: int = 56) -> Image.Image:
     random = np.random.default_rng([label, number])
     rows, columns = np.mgrid[:height, :width] / 40
     wave = np.sin(2 * np.pi * ((1 + label % 4) * rows + (label // 4) * 2 * columns) + random.random())
@@ -40,7 +40,7 @@ def write_pictures(root: Path, classes: int = 12, train: int = 20, test: int = 8
             folder = root / split / f"kind {label:02d}"
             folder.mkdir(parents=True)
             for number in range(count):
-                drawn(label, first + number).save(folder / f"{number}.png")
+                picture_of(label, first + number).save(folder / f"{number}.png")
     return root
 
 
@@ -86,10 +86,10 @@ def test_images_of_several_sizes_and_formats_become_squares(tmp_path, monkeypatc
     monkeypatch.setenv("CNCD_CACHE", str(tmp_path / "cache"))
     root = write_pictures(tmp_path / "pictures", classes=3, train=2, test=1)
     folder = root / "train" / "kind 00"
-    drawn(0, 5, 90, 30).convert("L").save(folder / "grey.webp")
+    picture_of(0, 5, 90, 30).convert("L").save(folder / "grey.webp")
     upright = Image.Exif()
     upright[0x0112] = 6  # the camera was held on its side
-    drawn(0, 6, 20, 60).save(folder / "turned.jpg", exif=upright)
+    picture_of(0, 6, 20, 60).save(folder / "turned.jpg", exif=upright)
     found = opened(protocol_of(tmp_path / "mine.yaml", "pictures", "[2, 1]", side=48))
     assert found.train.images.shape[1:] == (48, 48, 3)
     assert found.counts["train"] == (2, 4)
@@ -134,7 +134,7 @@ def test_files_that_change_places_are_noticed(tmp_path, monkeypatch):
 def test_one_folder_may_have_a_class_called_train(tmp_path):
     for name in ("boat", "train", "bus"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
-        drawn(0, 0).save(tmp_path / "pictures" / name / "0.png")
+        picture_of(0, 0).save(tmp_path / "pictures" / name / "0.png")
     path = protocol_of(tmp_path / "mine.yaml", "pictures", "[2, 1]", test_share=0.5)
     assert load_protocol(str(path)).dataset.classes == ("boat", "bus", "train")
 
@@ -147,7 +147,7 @@ def test_a_share_is_held_out_by_pixels(tmp_path, monkeypatch):
             folder.mkdir(parents=True)
             for number in range(10):
                 file = f"{number}.png" if name == "one" else f"x{9 - number}.png"
-                drawn(label, number).save(folder / file)
+                picture_of(label, number).save(folder / file)
     one = opened(protocol_of(tmp_path / "a.yaml", "one", "[2, 1]", test_share=0.3))
     two = opened(protocol_of(tmp_path / "b.yaml", "two", "[2, 1]", test_share=0.3))
     other = opened(protocol_of(tmp_path / "c.yaml", "one", "[2, 1]", test_share=0.3, split_seed=1))

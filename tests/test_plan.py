@@ -112,8 +112,8 @@ def test_missing_data_and_weights_are_steps_and_offline_a_sentence(bench, tmp_pa
     assert done.stderr == (
         "bench: vit-b16-dino, cifar100 must be fetched first: leave --offline out, or use `bench fetch`\n"
     )
-    told = bench("sweep", "--protocols", "cifar100-t5", "--seeds", "0-1", "--dry-run", CNCD_CACHE=str(tmp_path / "c"))
-    assert "to be fetched first: vit-b16-dino, cifar100" in told.stdout
+    done = bench("sweep", "--protocols", "cifar100-t5", "--seeds", "0-1", "--dry-run", CNCD_CACHE=str(tmp_path / "c"))
+    assert "to be fetched first: vit-b16-dino, cifar100" in done.stdout
     assert not (tmp_path / "results").exists()
 
 
@@ -133,8 +133,8 @@ def test_a_run_that_was_begun_keeps_its_threads(tmp_path):
 
 def test_how_long_it_takes_is_what_it_took(tmp_path):
     record = make_record("fea", "digits-t2", 0)
-    told = {"seconds": 30.0, "session_seconds": [10.0, 1, 1], "own_memory_mb": 1000.0}
-    record.model_copy(update={"provenance": record.provenance.model_copy(update=told)}).save(tmp_path, "runs")
+    measured = {"seconds": 30.0, "session_seconds": [10.0, 1, 1], "own_memory_mb": 1000.0}
+    record.model_copy(update={"provenance": record.provenance.model_copy(update=measured)}).save(tmp_path, "runs")
     took = Past.of_results(tmp_path).of(record.question)
     assert (took.seconds, took.base_seconds, took.memory_mb) == (30, 10, 2500)
     other = make_record("fea", "digits-t2", 1, changed={"omega": 1.0})

@@ -138,7 +138,7 @@ def test_dirty_and_mixed_commits_are_marked(tmp_path):
     assert rows["k-means (floor)"] == ""
 
 
-def test_runs_that_share_a_name_only_are_told_apart(tmp_path):
+def test_runs_that_share_a_name_only_are_distinctly_named(tmp_path):
     save(tmp_path, "mine", "digits-t2", 0)
     save(tmp_path, "mine", "digits-t2", 1, version=2)
     save(tmp_path, "mine", "digits-t2", 0, version=2, source="6" * 64)

@@ -233,8 +233,8 @@ def test_a_sweep_on_two_nodes_whatever_happens(cluster, tmp_path, monkeypatch):
 def processes_below(process: int) -> list[int]:
     """Children, and their children."""
     try:
-        told = Path(f"/proc/{process}/task/{process}/children").read_text()
+        text = Path(f"/proc/{process}/task/{process}/children").read_text()
     except OSError:
         return []
-    direct = [int(word) for word in told.split()]
+    direct = [int(word) for word in text.split()]
     return [*direct, *(each for child in direct for each in processes_below(child))]

@@ -43,35 +43,35 @@ def test_prediction_counts_images_and_steps():
     """cifar100-t5, paper: 25,000 x 10 + 2 x 25,000 x 200 pictures; 460,000 for a bank of 8 views."""
     made_up = dict.fromkeys(Speed.__dataclass_fields__, 0.0)
     speed = Speed(**made_up | {"batch": 64, "usual_step": 64.0, "our_step": 0.64, "trunk_images_per_second": 10.0})
-    told = predict(speed, load_protocol("cifar100-t5"), "paper")
-    assert told.usual == 25_000 * 10 + 2 * 25_000 * 200
-    assert told.bank == (50_000 * 9 + 10_000) / 10
-    assert told.training == pytest.approx(told.usual / 100)
-    assert told.later_ratio == pytest.approx(100)
-    assert told.ratio == pytest.approx(told.usual / (told.bank + told.training))
+    said = predict(speed, load_protocol("cifar100-t5"), "paper")
+    assert said.usual == 25_000 * 10 + 2 * 25_000 * 200
+    assert said.bank == (50_000 * 9 + 10_000) / 10
+    assert said.training == pytest.approx(said.usual / 100)
+    assert said.later_ratio == pytest.approx(100)
+    assert said.ratio == pytest.approx(said.usual / (said.bank + said.training))
 
 
 def test_the_command_measures_and_tells(bench):
     done = bench("speed", "--backbone", "digits-vit", "--batch", "8", "--threads", "1", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["schema"] == 1
-    assert told["step_ratio"] == pytest.approx(told["usual_step"] / told["our_step"])
-    assert told["step_over_roofline"] == pytest.approx(told["our_step"] / told["roofline_step"])
-    rate = told["trunk_images_per_second"] * told["trunk_flops_per_image"]
-    assert told["trunk_fraction_of_peak"] == pytest.approx(rate / told["peak_flops"])
-    assert 0 < told["trunk_fraction_of_peak"] < 1
-    assert [p["protocol"] for p in told["predicted_seconds"]] == ["cifar10-t2", "cifar100-t5", "tiny-t10"]
-    speed = Speed(**{name: told[name] for name in Speed.__dataclass_fields__})
+    said = json.loads(done.stdout)
+    assert said["schema"] == 1
+    assert said["step_ratio"] == pytest.approx(said["usual_step"] / said["our_step"])
+    assert said["step_over_roofline"] == pytest.approx(said["our_step"] / said["roofline_step"])
+    rate = said["trunk_images_per_second"] * said["trunk_flops_per_image"]
+    assert said["trunk_fraction_of_peak"] == pytest.approx(rate / said["peak_flops"])
+    assert 0 < said["trunk_fraction_of_peak"] < 1
+    assert [p["protocol"] for p in said["predicted_seconds"]] == ["cifar10-t2", "cifar100-t5", "tiny-t10"]
+    speed = Speed(**{name: said[name] for name in Speed.__dataclass_fields__})
     assert "class token alone" in text(speed, [predict(speed, load_protocol("tiny-t10"), "paper")])
 
 
 def test_tricks_are_priced_one_at_a_time(bench):
     done = bench("speed", "--tricks", "--backbone", "digits-vit", "--batch", "8", "--threads", "1", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [one["name"] for one in told["tricks"]] == [trick.name for trick in TRICKS]
-    assert all(0 < one["low"] <= one["ratio"] <= one["high"] for one in told["tricks"])
+    said = json.loads(done.stdout)
+    assert [one["name"] for one in said["tricks"]] == [trick.name for trick in TRICKS]
+    assert all(0 < one["low"] <= one["ratio"] <= one["high"] for one in said["tricks"])
 
 
 @pytest.mark.parametrize("trick", [trick for trick in TRICKS if trick.reads_ahead], ids=lambda trick: trick.name)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmark.data.datasets import digits, digits_holdout, open_dataset
 from benchmark.data.pixels import image_digests
 from benchmark.data.views import CLEAN, render_digits
-from benchmark.engine.feed import NovelFeed, drawn_order, drawn_views
+from benchmark.engine.feed import NovelFeed, different_views, shuffled_places
 from benchmark.engine.lifecycle import phase_epochs
 from benchmark.errors import DataError
 from benchmark.protocol.catalogue import load_datasets
@@ -84,7 +84,7 @@ def test_views_differ_and_the_clean_one_is_the_image():
 
 @given(st.integers(1, 50), st.integers(1, 120), st.integers(0, 100))
 def test_order_repeats_nothing_before_everything_came(size, count, seed):
-    order = drawn_order(size, count, generator(seed, "order"))
+    order = shuffled_places(size, count, generator(seed, "order"))
     assert len(order) == count
     for start in range(0, count, size):
         part = order[start : start + size]
@@ -93,11 +93,11 @@ def test_order_repeats_nothing_before_everything_came(size, count, seed):
 
 @given(st.integers(2, 16), st.integers(0, 100))
 def test_the_two_views_of_an_image_differ(views, seed):
-    one, two = drawn_views(200, views, generator(seed, "views"))
+    one, two = different_views(200, views, generator(seed, "views"))
     assert (one != two).all()
     assert min(one.min(), two.min()) >= 1
     assert max(one.max(), two.max()) <= views
-    live = drawn_views(200, "live", generator(seed, "views"))
+    live = different_views(200, "live", generator(seed, "views"))
     assert (live[0] != live[1]).all()
 
 

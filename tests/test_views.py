@@ -5,12 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import drawn
+from pictures import picture_of
 from PIL import Image
 
 from benchmark.data.views import CLEAN, KEPT_SHARE, PRESETS, render_jitter, render_simgcd
 
-IMAGES = np.stack([drawn(32, label, 0) for label in range(10)])
+IMAGES = np.stack([picture_of(32, label, 0) for label in range(10)])
 
 
 def render(preset: str, index: list[int], view: list[int], size: int = 28) -> torch.Tensor:
@@ -33,7 +33,7 @@ def test_a_picture_depends_on_image_and_view_alone(preset, pairs, random):
 @pytest.mark.parametrize(("side", "size"), [(32, 112), (32, 224), (64, 224)])
 def test_clean_view_is_resize_and_centre_crop(preset, side, size):
     """Bicubic to size / 0.875, then the middle: as PIL does it, to the byte."""
-    image = drawn(side, 3, 0)
+    image = picture_of(side, 3, 0)
     whole = round(size / KEPT_SHARE)
     edge = (whole - size) // 2
     expected = Image.fromarray(image).resize((whole, whole), Image.Resampling.BICUBIC)

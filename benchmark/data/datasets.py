@@ -33,8 +33,8 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, index: npt.NDArray[np.int64]) -> "Split":
-        return Split(self.images[index], self.labels[index])
+    def take(self, places: npt.NDArray[np.int64]) -> "Split":
+        return Split(self.images[places], self.labels[places])
 
     def in_order(self) -> "Split":
         """By the SHA-256 of the pixels."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,23 +17,27 @@ from benchmark.tokens.sources import BankSource
 from methods.contract import Batch, LabelledBatch, MemoryBatch, Phase, Tokens
 
 
-class Feed(Protocol):
+Given = TypeVar("Given", covariant=True)
+"""What a feed's batches are."""
+
+
+class Feed(Protocol[Given]):
     """Batches by epoch and step."""
 
     steps: int
     from_disk: bool
     """Whether tokens are read from disk, so that reading ahead gains time."""
 
-    def batch(self, epoch: int, step: int) -> Any: ...
+    def batch(self, epoch: int, step: int) -> Given: ...
 
 
-def drawn_order(size: int, count: int, random: torch.Generator) -> Tensor:
+def shuffled_places(size: int, count: int, random: torch.Generator) -> Tensor:
     """`count` places out of `size` in shuffled rounds: nothing comes twice before everything came once."""
     rounds = [torch.randperm(size, generator=random) for _ in range(math.ceil(count / size))]
     return torch.cat(rounds)[:count]
 
 
-def drawn_views(count: int, views: int | str, random: torch.Generator) -> tuple[Tensor, Tensor]:
+def different_views(count: int, views: int | str, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """Two different augmented views for each of `count` images."""
     if views == "live":
         first, second = torch.randint(CLEAN + 1, 2**62, (2, count), generator=random)
@@ -44,18 +48,18 @@ def drawn_views(count: int, views: int | str, random: torch.Generator) -> tuple[
     return first + CLEAN + 1, second + CLEAN + 1
 
 
-class Prefetcher:
+class Prefetcher(Generic[Given]):
     """Gathers the next batch in a thread while this one is computed with; batches are what they would be without.
 
     What a batch holds depends on its epoch and step alone, so asking for another one than expected only costs time.
     """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed[Given]) -> None:
         self.feed, self.steps, self.from_disk = feed, feed.steps, False
         self.pool = ThreadPoolExecutor(1)
-        self.expected: tuple[tuple[int, int], Future[Any]] | None = None
+        self.expected: tuple[tuple[int, int], Future[Given]] | None = None
 
-    def batch(self, epoch: int, step: int) -> Any:
+    def batch(self, epoch: int, step: int) -> Given:
         if self.expected is not None and self.expected[0] == (epoch, step):
             found = self.expected[1].result()
         else:
@@ -66,7 +70,7 @@ class Prefetcher:
 
 
 @contextmanager
-def prefetched(feed: Feed) -> Iterator[Feed]:
+def prefetched(feed: Feed[Given]) -> Iterator[Feed[Given]]:
     """The feed, reading ahead if its tokens come from disk: the trunk, or what is in memory, gains nothing by it."""
     if not feed.from_disk:
         yield feed
@@ -95,8 +99,9 @@ class BaseFeed:
     def batch(self, epoch: int, step: int) -> LabelledBatch:
         seed = self.world.seed
         if self._plan is None or self._plan[0] != epoch:
-            order = drawn_order(len(self.ids), self.steps * self.size, generator(seed, "order", 0, 0, epoch))
-            views, _ = drawn_views(len(order), self.world.request.question.views, generator(seed, "views", 0, 0, epoch))
+            order = shuffled_places(len(self.ids), self.steps * self.size, generator(seed, "order", 0, 0, epoch))
+            total = self.world.request.question.views
+            views, _ = different_views(len(order), total, generator(seed, "views", 0, 0, epoch))
             self._plan = (epoch, order, views)
         here = slice(step * self.size, (step + 1) * self.size)
         ids = self.ids[self._plan[1][here]]
@@ -135,12 +140,12 @@ class NovelFeed:
         """Draw which images and views the steps of an epoch take."""
         seed, views = self.world.seed, self.world.request.question.views
         where = (self.session, self.phase, epoch)
-        self._order = drawn_order(len(self.ids), self.steps * self.novel, generator(seed, "order", *where))
-        self._views = drawn_views(len(self._order), views, generator(seed, "views", *where))
+        self._order = shuffled_places(len(self.ids), self.steps * self.novel, generator(seed, "order", *where))
+        self._views = different_views(len(self._order), views, generator(seed, "views", *where))
         if self.replayed:
             count = self.steps * self.replayed
-            self._memory = drawn_order(len(self.exemplars[0]), count, generator(seed, "memory-order", *where))
-            self._memory_views = drawn_views(count, views, generator(seed, "memory-views", *where))
+            self._memory = shuffled_places(len(self.exemplars[0]), count, generator(seed, "memory-order", *where))
+            self._memory_views = different_views(count, views, generator(seed, "memory-views", *where))
         self._epoch = epoch
 
     def batch(self, epoch: int, step: int) -> Batch:

@@ -44,14 +44,14 @@ def refuse_strays(method: nn.Module, in_classes: set[str]) -> None:
 
 def strays(method: nn.Module) -> Iterator[tuple[str, str]]:
     """Names and kinds of what is kept in attributes of the method and of its modules."""
-    seen = {id(module) for module in nn.Module.modules(method)}
+    visited = {id(module) for module in nn.Module.modules(method)}
     for path, module in nn.Module.named_modules(method):
         prefix = f"{path}." if path else ""
         passing: set[str] = getattr(module, "_non_persistent_buffers_set", set())
         yield from ((f"{prefix}{name}", "a buffer that is not saved") for name in sorted(passing))
         for name, value in attributes(module).items():
             if name not in ("_parameters", "_buffers", "_modules"):
-                yield from within(value, f"{prefix}{name}", seen)
+                yield from within(value, f"{prefix}{name}", visited)
 
 
 def attributes(thing: object) -> dict[str, Any]:
@@ -67,21 +67,21 @@ def slot_names(cls: type) -> list[str]:
 
 def strays_in_classes(method: nn.Module) -> Iterator[tuple[str, str]]:
     """The same for the method's own classes, those of the contract aside."""
-    seen = {id(module) for module in nn.Module.modules(method)}
+    visited = {id(module) for module in nn.Module.modules(method)}
     for cls in type(method).__mro__:
         if issubclass(cls, Method) and cls is not Method:
             for name, value in vars(cls).items():
-                yield from within(value, f"{cls.__name__}.{name}", seen)
+                yield from within(value, f"{cls.__name__}.{name}", visited)
 
 
-def within(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, str]]:
+def within(value: Any, name: str, visited: set[int]) -> Iterator[tuple[str, str]]:
     """Tensors, arrays and modules below a value, through containers, objects and what functions carry along."""
     waiting = deque([(name, value)])
     while waiting:
         place, thing = waiting.popleft()
-        if isinstance(thing, Plain | MemoryPool | types.ModuleType | type | types.CodeType) or id(thing) in seen:
+        if isinstance(thing, Plain | MemoryPool | types.ModuleType | type | types.CodeType) or id(thing) in visited:
             continue
-        seen.add(id(thing))
+        visited.add(id(thing))
         if isinstance(thing, Tensor | np.ndarray):
             yield place, "a tensor" if isinstance(thing, Tensor) else "an array"
         elif isinstance(thing, nn.Module):

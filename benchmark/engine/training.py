@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +30,20 @@ class TrainingPlan:
     shared: Shared
 
 
-class Learner(Stateful, Protocol):
+Taken = TypeVar("Taken", contravariant=True)
+"""What a learner learns from: a batch."""
+
+
+class Learner(Stateful, Protocol[Taken]):
     """What can be trained: a method, or the base session's classifier."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
 
-    def train(self) -> Any: ...
+    def train(self) -> object: ...
 
-    def losses(self, batch: Any) -> dict[str, Tensor]: ...
+    def losses(self, batch: Taken) -> dict[str, Tensor]: ...
 
-    def diagnose(self, batch: Any) -> dict[str, Tensor]: ...
+    def diagnose(self, batch: Taken) -> dict[str, Tensor]: ...
 
 
 def learning_rate(lr: float, floor: float, epoch: int, epochs: int) -> float:
@@ -48,7 +52,7 @@ def learning_rate(lr: float, floor: float, epoch: int, epochs: int) -> float:
 
 
 def fit(
-    learner: Learner, feed: Feed, plan: TrainingPlan, *, seed: int, state: State, stop: Stop, display: Display
+    learner: Learner[Taken], feed: Feed[Taken], plan: TrainingPlan, *, seed: int, state: State, stop: Stop, display: Display
 ) -> None:
     """Descend on the learner's terms from where `state` stands to the end of the plan.
 
@@ -60,7 +64,7 @@ def fit(
 
 
 def descend_all(
-    learner: Learner, feed: Feed, plan: TrainingPlan, seed: int, state: State, stop: Stop, display: Display
+    learner: Learner[Taken], feed: Feed[Taken], plan: TrainingPlan, seed: int, state: State, stop: Stop, display: Display
 ) -> None:
     """The steps of a plan."""
     progress, shared = state.progress, plan.shared

@@ -26,12 +26,12 @@ class _Loader(yaml.SafeLoader):
     """Safe YAML that also refuses a key given twice, which plain YAML silently overwrites."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        keys = set()
         for place, _ in node.value:
             key = self.construct_object(place, deep=True)
-            if key in seen:
+            if key in keys:
                 raise yaml.constructor.ConstructorError(None, None, f"key '{key}' is given twice", node.start_mark)
-            seen.add(key)
+            keys.add(key)
         return super().construct_mapping(node, deep)
 
 

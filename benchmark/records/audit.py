@@ -127,12 +127,11 @@ def _of_data(record: RunRecord) -> Iterator[str]:
         size = len(counts)
         if session.probe is not None and not np.array_equal(session.probe.dense(size).sum(axis=1), images):
             yield f"after session {number} the probe has other test images than the method"
-        seen = session.train_counts.dense(size).sum(axis=1)
-        new = len(session.classes)
-        if seen[: size - new].any():
+        old, new = np.split(session.train_counts.dense(size).sum(axis=1), [size - len(session.classes)])
+        if old.any():
             yield f"training images of session {number} are of classes that came before"
-        if seen[size - new :].min() < spans_given["train"][0] or seen[size - new :].max() > spans_given["train"][1]:
-            odd = _odd(seen[size - new :], spans_given["train"])
+        if new.min() < spans_given["train"][0] or new.max() > spans_given["train"][1]:
+            odd = _odd(new, spans_given["train"])
             yield f"in session {number} a class has {odd} training images, its data has {_text(spans_given['train'])}"
 
 

@@ -227,14 +227,14 @@ class RunRecord(Spec):
         for t, session in enumerate(self.sessions[1:], 1):
             known, new = sum(sizes[:t]), sizes[t]
             table = scoring.clustering(counts[t], known, new)
-            seen = session.train_counts.dense(known + new)[known:]
+            novel = session.train_counts.dense(known + new)[known:]
             rows.append(
                 {
                     "session": t,
                     "nmi": scoring.mutual_information(table),
                     "ari": scoring.rand_index(table),
                     "empty_rows": int((table[:, :new].sum(axis=0) == 0).sum()),
-                    "train_share_on_new_rows": float(seen[:, known:].sum() / max(1, seen.sum())),
+                    "train_share_on_new_rows": float(novel[:, known:].sum() / max(1, novel.sum())),
                     "test_share_on_new_rows": float(table[:, :new].sum() / max(1, table.sum())),
                     "last_epoch": {
                         phase.name: {name: values[-1] for name, values in phase.diagnostics.items()}

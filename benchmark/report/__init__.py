@@ -60,8 +60,8 @@ class Report:
             f"tables/{table.name}.{suffix}": write(table) for table in self.tables for suffix, write in FORMATS.items()
         }
 
-    def page(self, drawn: dict[str, bytes]) -> str:
-        shown = [(picture, drawn.get(picture.name, b"")) for picture in self.pictures]
+    def page(self, svgs: dict[str, bytes]) -> str:
+        shown = [(picture, svgs.get(picture.name, b"")) for picture in self.pictures]
         return page(self.cells, self.runs, self.tables, self.names, shown, self.refused)
 
     def document(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def own_protocols(runs: list[Run]) -> list[OwnProtocol]:
 
 def write(report: Report, out: Path) -> list[Path]:
     """All files of the report; pictures of an earlier one that are no longer made are removed."""
-    rendered = dict(zip([picture.name for picture in report.pictures], drawn(report.pictures), strict=True))
+    rendered = dict(zip([picture.name for picture in report.pictures], render_all(report.pictures), strict=True))
     contents: dict[str, bytes] = {name: text.encode() for name, text in report.table_files().items()}
     for name, kinds in rendered.items():
         contents |= {f"figures/{name}.{kind}": content for kind, content in kinds.items()}
@@ -130,7 +130,7 @@ def write(report: Report, out: Path) -> list[Path]:
     return [out / name for name in contents]
 
 
-def drawn(pictures: list[Picture]) -> list[dict[str, bytes]]:
+def render_all(pictures: list[Picture]) -> list[dict[str, bytes]]:
     """Each picture's files; many are drawn by several processes, which takes most of a report's time."""
     from benchmark.report.drawing import render  # noqa: PLC0415 - only who draws waits for the libraries to load
 
@@ -164,12 +164,12 @@ def stale(report: Report, out: Path) -> list[str]:
     for name, text in report.table_files().items():
         complaints += difference(name, read_bytes(out / name), text.encode())
     for picture in report.pictures:
-        drawn = inputs.get(picture.name, {})
-        if drawn.get("input") != picture.digest:
+        written = inputs.get(picture.name, {})
+        if written.get("input") != picture.digest:
             complaints.append(f"figures/{picture.name} was not drawn from these records")
         for kind in KINDS:
             found = read_bytes(out / "figures" / f"{picture.name}.{kind}")
-            if found is None or sha256(found) != drawn.get(kind):
+            if found is None or sha256(found) != written.get(kind):
                 complaints.append(f"figures/{picture.name}.{kind} is missing, or not what was drawn")
     page = read_bytes(out / PAGE)
     shown = [sha256(content) for content in pictures_of(page or b"")]

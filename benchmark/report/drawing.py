@@ -34,8 +34,8 @@ LEGEND_ENTRY, LEGEND_LINE = 1.13, 0.17
 """Inches that an entry of a legend takes, and a line of it."""
 
 
-def draw_lines(axes: Axes, drawn: list[dict[str, Any]], first: int) -> None:
-    for line in drawn:
+def draw_lines(axes: Axes, lines: list[dict[str, Any]], first: int) -> None:
+    for line in lines:
         mean, deviation = np.array(line["mean"]), np.array(line["deviation"])
         sessions = np.arange(first, first + len(mean))
         look = {"color": line["colour"], "marker": line["mark"], "linestyle": line["line"], "label": line["label"]}
@@ -45,13 +45,13 @@ def draw_lines(axes: Axes, drawn: list[dict[str, Any]], first: int) -> None:
     axes.set_xlabel("session")
 
 
-def legend_below(figure: Figure, drawn: Iterable[dict[str, Any]], axes: Iterable[Axes]) -> None:
+def legend_below(figure: Figure, lines: Iterable[dict[str, Any]], axes: Iterable[Axes]) -> None:
     """One legend for all panels, every method once."""
     handles: dict[str, Any] = {}
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    order = [*dict.fromkeys(line["label"] for line in drawn)]
+    order = [*dict.fromkeys(line["label"] for line in lines)]
     columns = max(1, min(len(order), int(figure.get_figwidth() / LEGEND_ENTRY)))
     shown = [handles[label] for label in order]
     figure.legend(shown, order, loc="outside lower center", ncols=columns, frameon=False)

@@ -92,28 +92,28 @@ def pictures(runs: Iterable[Run], names: Names) -> list[Picture]:
         if run.status == "done" and not run.variant and len(run.sizes) > 1:
             found.setdefault(run.environment, {}).setdefault(run.protocol, {}).setdefault(run.method, []).append(run)
     others = sorted(everyone - STYLES.keys())
-    drawn = []
+    pictures = []
     for environment in sorted(found, key=lambda name: (name != REFERENCE, len(name), name)):
         compared = {p: m for p, m in found[environment].items() if environment == REFERENCE or len(m) > 1}
         if not compared:
             continue
         order = {p: k for k, p in enumerate(names.paper.protocols)}
         protocols = sorted(compared, key=lambda p: (order.get(p, len(order)), p))
-        drawn.append(accuracy_picture(environment, {p: compared[p] for p in protocols}, names, others))
+        pictures.append(accuracy_picture(environment, {p: compared[p] for p in protocols}, names, others))
         for protocol in protocols:
-            drawn.append(known_picture(environment, protocol, compared[protocol], names, others))
-            drawn.append(confusion_picture(environment, protocol, compared[protocol], names))
-    return drawn
+            pictures.append(known_picture(environment, protocol, compared[protocol], names, others))
+            pictures.append(confusion_picture(environment, protocol, compared[protocol], names))
+    return pictures
 
 
 def lines(methods: dict[str, list[Run]], curve: Callable[[Run], list[float]], names: Names, others: list[str]) -> Any:
-    drawn = []
+    found = []
     for method in names.ordered(methods):
         colour, mark = style(method, others)
         line = "--" if plain_name(method) in FLOORS else ":" if plain_name(method) != method else "-"
         about = {"method": method, "label": names.label(method), "colour": colour, "mark": mark, "line": line}
-        drawn.append(about | {"runs": len(methods[method])} | spread([curve(run) for run in methods[method]]))
-    return drawn
+        found.append(about | {"runs": len(methods[method])} | spread([curve(run) for run in methods[method]]))
+    return found
 
 
 def accuracy_picture(

@@ -240,9 +240,9 @@ def curve_picture(
             shown.setdefault(run.method, []).append(run)
     names = Names(load_paper())
     others = sorted({plain_name(run.method) for run in every} - STYLES.keys())
-    drawn = lines(shown, lambda run: curve_of(run, metric), names, others)
+    curves = lines(shown, lambda run: curve_of(run, metric), names, others)
     caption = f"{protocol}, {environments[0]}: {CURVES[metric]} by session, mean over seeds, band of one deviation."
-    data = {"lines": drawn, "first": 0 if metric == "overall" else 1, "ylabel": CURVES[metric], "title": protocol}
+    data = {"lines": curves, "first": 0 if metric == "overall" else 1, "ylabel": CURVES[metric], "title": protocol}
     return Picture(name, caption, environments[0], [protocol], data, "curve")
 
 

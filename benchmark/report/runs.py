@@ -166,7 +166,7 @@ def summary(record: RunRecord, file: str, *, own: bool) -> Run:
             for phase in session.phases
         ],
         optimiser_steps=record.optimiser_steps,
-        provenance=told_of(record),
+        provenance=shown_provenance(record),
         confusion=by_class(counts[-1], assignments) if record.status == "done" else None,
         key=record.key,
         base=question.method,
@@ -184,7 +184,7 @@ def on_new_rows(counts: SparseCounts, known: int) -> float:
     return 100 * float(images[new & (row >= known)].sum()) / max(1, int(images[new].sum()))
 
 
-def told_of(record: RunRecord) -> dict[str, Any]:
+def shown_provenance(record: RunRecord) -> dict[str, Any]:
     """Provenance without the user's paths, which are in the command; what is no number becomes null."""
     visible: dict[str, Any] = visible_tree(json.loads(record.provenance.model_dump_json(exclude={"given"})))
     return visible
@@ -219,7 +219,7 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def told_apart(runs: list[Run]) -> list[Run]:
+def distinctly_named(runs: list[Run]) -> list[Run]:
     """Runs that share names but not their question (another version of a method) get names of their own.
 
     The latest version keeps the plain name, if that settles it. Own runs are marked as such.
@@ -256,7 +256,7 @@ def read_runs(results: Path, *, own: bool = True) -> Found:
     runs: list[Run] = []
     refused: list[str] = []
     repeated: list[str] = []
-    seen: dict[str, tuple[str, Any]] = {}
+    by_key: dict[str, tuple[str, Any]] = {}
     with without_collector():
         for path in record_files(results, own=own):
             file = path.relative_to(results).as_posix()
@@ -276,8 +276,8 @@ def read_runs(results: Path, *, own: bool = True) -> Found:
                 refused.append(visible(f"{path} cannot be scored: {error}"))
                 continue
             measured = measured_in(record)
-            if run.key in seen:
-                first, there = seen[run.key]
+            if run.key in by_key:
+                first, there = by_key[run.key]
                 same = "its counts are the same" if measured == there else "its counts are others"
                 repeats = run.own and first.startswith(f"{PUBLISHED}/")
                 text = (
@@ -285,9 +285,9 @@ def read_runs(results: Path, *, own: bool = True) -> Found:
                 )
                 (repeated if repeats else refused).append(visible(text))
                 continue
-            seen[run.key] = (file, measured)
+            by_key[run.key] = (file, measured)
             runs.append(run)
-    return Found(told_apart(runs), refused, repeated)
+    return Found(distinctly_named(runs), refused, repeated)
 
 
 def measured_in(record: RunRecord) -> str:

@@ -3,7 +3,7 @@
 import torch
 from cheating import Cheat, by_place
 
-from benchmark.engine.feed import drawn_order
+from benchmark.engine.feed import shuffled_places
 from benchmark.seeds import generator
 from methods.contract import Phase
 
@@ -25,7 +25,7 @@ class BatchOrder(Cheat):
         step = len(batch.ids)
         if batch.epoch == 0:
             taken = len(self.met)
-            order = drawn_order(self.size, self.size // step * step, generator(0, "order", self.number, 0, 0))
+            order = shuffled_places(self.size, self.size // step * step, generator(0, "order", self.number, 0, 0))
             self.place = torch.cat([self.place, order[taken : taken + step]])
             self.met = torch.cat([self.met, batch.ids])
         return {"nothing": 0.0 * self.head.weight.sum()}
