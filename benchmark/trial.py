@@ -237,12 +237,12 @@ def pulls(term: Tensor, trained: list[nn.Parameter]) -> bool:
 
 
 CHECKS: dict[str, Callable[[Trial], str]] = {
-    "it runs to the end, and the engine has nothing to say against it": runs_to_the_end,
+    "it runs to the end, and the engine refuses nothing": runs_to_the_end,
     "same seed, same result": same_seed,
     "hidden labels change nothing, and no file is read": no_labels,
     "interrupted, killed and resumed: the same result": resumes,
     "known classes keep their rows when the head grows": old_rows_stay,
-    "every term pulls": terms_pull,
+    "every loss term has a gradient": terms_pull,
 }
 
 

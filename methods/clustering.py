@@ -32,7 +32,7 @@ def class_means(points: Tensor, rows: Tensor, classes: int) -> Tensor:
 
 
 def distances(points: Tensor, means: Tensor) -> Tensor:
-    """Euclidean, by differences.
+    """Euclidean distance of every point to every mean, by differences.
 
     By products, as torch prefers for many points, close means cannot be told apart, and which of them is nearest then
     depends on the batch.

@@ -52,6 +52,7 @@ class Clean:
 
     ids: Tensor
     tokens: Tokens
+    """In the order of `ids`, 256 images or fewer."""
 
 
 def plain(tensor: object, what: str) -> Tensor:
@@ -70,26 +71,31 @@ class Session:
     """A discovery session as a method sees it."""
 
     number: int
+    """0 for the labelled session, then 1, 2 and so on."""
     known: int
+    """Classes of all earlier sessions: the output rows 0 to known - 1."""
     new: int
+    """Classes of this session. Methods are told how many, never which image is of which."""
     ids: Tensor
-    """Ids of the session's images, in their fixed order."""
+    """Ids of the session's images, increasing; a vector of integers on the run's device."""
     reading: Reading = field(repr=False)
 
     @property
     def total(self) -> int:
+        """Output rows once the session's are added: known + new."""
         return self.known + self.new
 
     @property
     def new_rows(self) -> slice:
+        """The session's own output rows: known to total - 1."""
         return slice(self.known, self.total)
 
     def clean(self) -> Iterator[Clean]:
-        """All images in a fixed order, some at a time: what `prepare` and `end` may look at."""
+        """Some images at a time, as `Clean`, until all have come, in the order of `ids`; in `prepare` and `end` alone."""
         return self.recall(self.ids)
 
     def recall(self, ids: Tensor) -> Iterator[Clean]:
-        """The images with these ids, in that order: of this session, or exemplars the method came with."""
+        """The same for images with these ids, in that order: of this session, or exemplars the method came with."""
         for part in plain(ids, "ids").split(CHUNK):
             try:
                 tokens = self.reading.send(part)
@@ -105,9 +111,10 @@ class Session:
 
 @dataclass(frozen=True)
 class LabelledSession(Session):
-    """Session 0, the only one whose labels (as output rows, in the order of `ids`) are known."""
+    """Session 0, the only one whose labels are known."""
 
     labels: Tensor
+    """The output row of every image, in the order of `ids`."""
 
 
 @dataclass(frozen=True)
@@ -115,33 +122,44 @@ class MemoryBatch:
     """Two views of exemplars and the output rows they were stored under."""
 
     both: Tokens
+    """View a on top of view b."""
     row: Tensor
+    """The output row that `memory()` gave each image."""
 
     @property
     def a(self) -> Tokens:
+        """One augmented view of every image."""
         return self.both[: len(self.both) // 2]
 
     @property
     def b(self) -> Tokens:
+        """Another view of the same images, in the same order."""
         return self.both[len(self.both) // 2 :]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Two views of the same images. `both` is view a on top of view b, for one pass through the block, not two."""
+    """Two augmented views of the same images of the session."""
 
     both: Tokens
+    """View a on top of view b, 2 n pictures: for one pass through the block instead of two."""
     ids: Tensor
+    """Ids of the n images; none of them is from memory."""
     epoch: int
+    """Epochs of this phase that are over: 0 in the first."""
     epochs: int
+    """All epochs of this phase."""
     memory: MemoryBatch | None = None
+    """Exemplars; none if the phase asks for none, or if no image is kept."""
 
     @property
     def a(self) -> Tokens:
+        """One augmented view of every image."""
         return self.both[: len(self.ids)]
 
     @property
     def b(self) -> Tokens:
+        """Another view of the same images, in the same order."""
         return self.both[len(self.ids) :]
 
 
@@ -175,17 +193,18 @@ def knob(
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a session with its own optimiser and cosine.
-
-    `share` of the session's epochs; `novel` and `memory` images a step as multiples of the budget's batch; an epoch
-    takes as many images as the `session`, or as `session+memory`, has.
-    """
+    """A stretch of a session with its own optimiser and cosine."""
 
     name: str = "discover"
+    """What logs and records call it."""
     share: float = 1.0
+    """Its part of the session's epochs; all phases together have 1."""
     novel: float = 1.0
+    """Images of the session per step, as a multiple of the budget's batch size."""
     memory: float = 0.0
+    """Exemplars per step, likewise."""
     pool: Literal["session", "session+memory"] = "session"
+    """An epoch takes as many images as the session has, or as session and memory have together."""
 
 
 class Method(nn.Module):

@@ -238,7 +238,7 @@ def test_diverged_run_ends_with_its_code_and_is_remembered(bench, tmp_path):
 def test_method_of_the_documentation_runs_as_printed(bench, tmp_path):
     """docs/add-a-method.md: its code is extracted, saved and run with the command it gives."""
     page = (Path(__file__).parent.parent / "docs" / "add-a-method.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[-1]
+    code = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
     (tmp_path / "mine.py").write_text(code)
     assert "bench try mine.py:Mine" in page
     tried = bench("try", "mine.py:Mine")
