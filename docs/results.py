@@ -35,7 +35,7 @@ NAMES = {
     "simgcd": "SimGCD*",
     "kmeans": "k-means floor",
     "gaussian": "Gaussian floor",
-    "fea-literal": "FEA to the letter, clipped",
+    "fea-literal": "FEA as printed, clipped",
     "fea-gaussian": "FEA's features, Gaussian (ours)",
 }
 FIGURES = {
@@ -121,7 +121,7 @@ def comparison(frame: pd.DataFrame, rows: list[Row], columns: Iterable[str] = FI
         cells = [spread(runs[FIGURES[name]]) for name in names]
         less = "" if floor is None or runs is floor else paired(runs, floor, "average_accuracy")
         lines.append([label, *cells, less, shown(runs["minutes"].mean(), 0), len(runs)])
-    headers = ["", *names, "less the Gaussian floor", "minutes", "n"]
+    headers = ["", *names, "minus the Gaussian floor", "minutes", "n"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
@@ -160,7 +160,7 @@ def parts(frame: pd.DataFrame, whole: Row, rows: list[Row]) -> str:
         )
         less = [paired(runs, full, column) for column in ("average_accuracy", "probe_average_accuracy")]
         lines.append([row.label, cells[0], less[0], cells[1], less[1], beside, len(runs)])
-    headers = ["", "head", "less FEA", "probe", "less FEA", "in the paper, less FEA", "n"]
+    headers = ["", "head", "minus FEA", "probe", "minus FEA", "in the paper, minus FEA", "n"]
     return tabulate(lines, headers=headers, tablefmt="pipe", disable_numparse=True)
 
 
