@@ -53,15 +53,15 @@ def predict(speed: Speed, protocol: Protocol, budget_name: str) -> Prediction:
     train, test = data.most("train"), data.most("test")
     views = 8 if protocol.views == "live" else protocol.views
     sizes = [len(classes) for classes in protocol.classes]
-    seen = train * (sizes[0] * budget.base_epochs + 2 * sum(sizes[1:]) * budget.novel_epochs)
+    images = train * (sizes[0] * budget.base_epochs + 2 * sum(sizes[1:]) * budget.novel_epochs)
     banked = sum(sizes) * (train * (1 + views) + test)
     return Prediction(
         protocol.name,
         budget_name,
         views,
-        usual=seen * speed.usual_step / speed.batch,
+        usual=images * speed.usual_step / speed.batch,
         bank=banked / speed.trunk_images_per_second,
-        training=seen * speed.our_step / speed.batch,
+        training=images * speed.our_step / speed.batch,
     )
 
 

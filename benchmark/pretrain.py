@@ -29,9 +29,9 @@ from benchmark.tokens.backbone import build_vit
 EPOCHS, BATCH, LR, TEMPERATURE, REDRAW, THREADS, SEED = 120, 128, 1e-3, 0.2, 30.0, 2, 0
 
 
-def pixels(split: Split, index: Tensor, view: int, spec: Backbone) -> Tensor:
-    views = torch.full_like(index, view)
-    return (render_digits(split.images[index.numpy()], index, views, spec.image_size) - spec.mean[0]) / spec.std[0]
+def pixels(split: Split, ids: Tensor, view: int, spec: Backbone) -> Tensor:
+    views = torch.full_like(ids, view)
+    return (render_digits(split.images[ids.numpy()], ids, views, spec.image_size) - spec.mean[0]) / spec.std[0]
 
 
 def pretrain(spec: Backbone, split: Split, epochs: int = EPOCHS) -> nn.Module:
@@ -49,16 +49,16 @@ def pretrain(spec: Backbone, split: Split, epochs: int = EPOCHS) -> nn.Module:
         optimiser, lambda s: min((s + 1) / warm, 0.5 * (1 + np.cos(np.pi * s / max(1, steps))))
     )
     for epoch in range(epochs):
-        for index in torch.randperm(len(split)).split(BATCH):
-            if len(index) < BATCH:
+        for ids in torch.randperm(len(split)).split(BATCH):
+            if len(ids) < BATCH:
                 continue
             # views far beyond those a run uses: fresh in every epoch
-            pair = torch.cat([pixels(split, index, 10_000 + 2 * epoch + k, spec) for k in (0, 1)])
+            pair = torch.cat([pixels(split, ids, 10_000 + 2 * epoch + k, spec) for k in (0, 1)])
             h = vit(pair)
             z = F.normalize(projector(h), dim=1)
             similarity = (z @ z.T / TEMPERATURE).fill_diagonal_(-torch.inf)
             partner = torch.arange(2 * BATCH).roll(BATCH)
-            redrawn = F.mse_loss(pencil(h), clean[torch.cat([index, index])])
+            redrawn = F.mse_loss(pencil(h), clean[torch.cat([ids, ids])])
             loss = F.cross_entropy(similarity, partner) + REDRAW * redrawn
             optimiser.zero_grad()
             loss.backward()
@@ -70,10 +70,10 @@ def pretrain(spec: Backbone, split: Split, epochs: int = EPOCHS) -> nn.Module:
 @torch.no_grad()
 def kmeans_accuracy(vit: nn.Module, spec: Backbone, split: Split, classes: tuple[int, ...]) -> float:
     """Accuracy in percent of k-means on the frozen features of some classes."""
-    index = torch.from_numpy(np.flatnonzero(np.isin(split.labels, classes)))
-    features = F.normalize(vit(pixels(split, index, CLEAN, spec)), dim=1).double().numpy()
+    ids = torch.from_numpy(np.flatnonzero(np.isin(split.labels, classes)))
+    features = F.normalize(vit(pixels(split, ids, CLEAN, spec)), dim=1).double().numpy()
     found = KMeans(len(classes), n_init=10, random_state=0).fit_predict(features)
-    truth = np.searchsorted(classes, split.labels[index.numpy()])
+    truth = np.searchsorted(classes, split.labels[ids.numpy()])
     counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(counts, (truth, found), 1)
     return 100.0 * sum(counts[c, k] for k, c in enumerate(assign(counts))) / counts.sum()

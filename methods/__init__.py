@@ -16,6 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from methods.errors import NotAMethodError
+
 if TYPE_CHECKING:
     from methods.contract import Method
 
@@ -40,14 +42,6 @@ def entries() -> dict[str, Entry]:
                 name = file.name.removesuffix(".py")
                 found[name] = Entry(name, node.name, (ast.get_docstring(tree) or name).splitlines()[0])
     return found
-
-
-class ContractError(Exception):
-    """A method does what the contract forbids, or gives something else than it asks for."""
-
-
-class NotAMethodError(Exception):
-    """The user's file holds no class that the engine could run."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor, nn
 
-from methods import ContractError
+from methods.errors import ContractError
 from methods.heads import CosineHead
 
 OVER = "the method reads images in begin or of a session that is over: read in prepare and end, keep some as memory"
@@ -63,7 +63,7 @@ def plain(tensor: object, what: str) -> Tensor:
 
 
 Reading = Generator[Tokens | None, Tensor, None]
-"""Takes ids, gives tokens. A generator, because no attribute of one leads to what it reads from (tokens.py)."""
+"""Takes ids, gives tokens. A generator, because no attribute of one leads to what it reads from (tokens/sources.py)."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Session:
         return slice(self.known, self.total)
 
     def clean(self) -> Iterator[Clean]:
-        """Some images at a time, as `Clean`, until all have come, in the order of `ids`; in `prepare` and `end` alone."""
+        """All images as `Clean`, some at a time, in the order of `ids`. Only `prepare` and `end` may ask."""
         return self.recall(self.ids)
 
     def recall(self, ids: Tensor) -> Iterator[Clean]:

@@ -80,8 +80,8 @@ class GM(Method):
     def find_means(self, session: Session) -> None:
         """Means of the exemplars of every class, base classes as the static branch sees them."""
         ids, row = (torch.cat(pair) for pair in zip(self.memory(), (self.chosen.ids, self.chosen.row), strict=True))
-        seen = [(self.static(part.tokens), self.block(part.tokens)) for part in session.recall(ids)]
-        static, dynamic = (F.normalize(torch.cat(branch), dim=1) for branch in zip(*seen, strict=True))
+        branches = [(self.static(part.tokens), self.block(part.tokens)) for part in session.recall(ids)]
+        static, dynamic = (F.normalize(torch.cat(branch), dim=1) for branch in zip(*branches, strict=True))
         h = torch.where(row[:, None] < self.base_rows, static, dynamic)
         self.mean_row = row.unique()
         self.mean = F.normalize(torch.stack([h[row == own].mean(dim=0) for own in self.mean_row]), dim=1)
@@ -135,8 +135,8 @@ class GM(Method):
         return self.mean_row[torch.where(static.values < dynamic.values, static.indices, dynamic.indices)]
 
     def diagnose(self, batch: Batch) -> dict[str, Tensor]:
-        seen: MemoryBatch | Batch = batch if batch.memory is None else batch.memory
-        agreed = F.cosine_similarity(self.block(seen.a), self.static(seen.a), dim=1).mean()
+        judged: MemoryBatch | Batch = batch if batch.memory is None else batch.memory
+        agreed = F.cosine_similarity(self.block(judged.a), self.static(judged.a), dim=1).mean()
         pairs = L.positive_share(self.pairs(self.block(batch.a)))
         # while growing the new classes have no means yet: no image can be predicted as one
         predicted = super().diagnose(batch) if self.merging else {}

@@ -121,7 +121,7 @@ def test_whatever_decides_the_content_decides_the_folder(world, cache, tmp_path,
 
 
 def test_live_and_exact_bank_give_equal_records(world, cache, tmp_path, monkeypatch):
-    """With the same view ids: the engine is described to draw every picture anew, and nothing changes."""
+    """With the same view ids: the engine is made to draw every picture anew, and nothing changes."""
     options = {"protocol": "cifar10-t2", "views": 3, "settings": BRIEF | {"shared.bank": "float32"}, "keep": True}
     options |= world
 

@@ -15,7 +15,7 @@ import yaml
 from banks import BRIEF, FILES_OF_A_VIEW, SHARD, TEST_FILES, _small_files, cache, opened, request, world  # noqa: F401 - fixtures
 from pictures import TEST, TRAIN
 
-from benchmark import digests as intact
+from benchmark import digests
 from benchmark.engine.feed import NovelFeed, Prefetcher
 from benchmark.engine.request import ask
 from benchmark.tokens import bank as bank_module
@@ -32,7 +32,7 @@ def test_a_file_is_read_whole_once_on_a_machine(world, cache, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(bank_module, "payload_digest", lambda *_: pytest.fail("read again"))
         opened(request(world))
-    monkeypatch.setattr(intact, "machine", lambda: "another")
+    monkeypatch.setattr(digests, "machine", lambda: "another")
     read = []
     whole = bank_module.payload_digest
     monkeypatch.setattr(bank_module, "payload_digest", lambda *args: read.append(1) or whole(*args))

@@ -118,9 +118,9 @@ def test_guesses_are_worth_nothing(name, where, files, tmp_path, monkeypatch, ca
 def test_what_a_method_may_not_do_is_refused_in_a_sentence(name, where, files, tmp_path, monkeypatch, capsys):
     cls, said = REFUSED[name]
     assert cheat(name, cls, tmp_path, files if where == "files" else [], monkeypatch) == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("bench: ")
-    assert said in told
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("bench: ")
+    assert said in message
 
 
 @pytest.mark.parametrize("where", ["digits", "files"])

@@ -135,13 +135,13 @@ def test_a_figure_that_moved_ends_with_exit_code_4(bench, tmp_path):
         figures["average_discovery"] -= 30
     (tmp_path / "moved.json").write_text(json.dumps(golden))
     cache = tmp_path / "cache"
-    told = bench("check", "--method", "kmeans", "--golden", "moved.json", "--json", CNCD_CACHE=str(cache))
-    assert told.returncode == 4
+    done = bench("check", "--method", "kmeans", "--golden", "moved.json", "--json", CNCD_CACHE=str(cache))
+    assert done.returncode == 4
     assert not cache.exists()  # base sessions are trained too: a cached one could hide a fault
-    document = json.loads(told.stdout)
+    document = json.loads(done.stdout)
     assert (document["moved"], document["exact"]) == (["kmeans"], False)
     assert [row["metric"] for row in document["figures"] if row["moved"]] == ["Average discovery (AvD)"]
-    assert told.stderr.strip() == "bench: figures moved: kmeans; if that is meant: bench check --update"
+    assert done.stderr.strip() == "bench: figures moved: kmeans; if that is meant: bench check --update"
 
 
 @pytest.mark.parametrize(

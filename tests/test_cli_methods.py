@@ -1,4 +1,4 @@
-"""Commands for authors: bad input and broken methods are told in one sentence."""
+"""Commands for authors: bad input and broken methods end in one sentence."""
 
 import subprocess
 import sys
@@ -70,10 +70,10 @@ def test_other_commands_tell_bad_input_in_one_sentence(tmp_path, monkeypatch, ca
     monkeypatch.delenv("CNCD_DATA", raising=False)
     monkeypatch.setattr(sys, "argv", ["bench", *(word.replace("_x", " x") for word in words.split())])
     assert cli.guarded() == code
-    told = capsys.readouterr().err
-    assert said in told
-    assert len(told.splitlines()) <= 3
-    assert "Traceback" not in told
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert len(printed.splitlines()) <= 3
+    assert "Traceback" not in printed
 
 
 def test_a_mistake_in_a_method_is_told_with_file_and_line(tmp_path, monkeypatch, capsys):
@@ -104,9 +104,9 @@ def test_a_mistake_in_a_method_is_told_with_file_and_line(tmp_path, monkeypatch,
         words = ["bench", "run", "--method", f"{path}:Mine", "--views", "2", "--out", str(tmp_path / "out"), *QUICK]
         monkeypatch.setattr(sys, "argv", words)
         assert cli.guarded() == 2
-        told = capsys.readouterr().err.splitlines()[-1]
-        assert said in told, told
-        assert "Traceback" not in told
+        printed = capsys.readouterr().err.splitlines()[-1]
+        assert said in printed, printed
+        assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_predictions_that_are_no_rows_are_told(tmp_path, monkeypatch, capsys, ro
 
 
 def test_publish_moves_what_anybody_could_make_again(tmp_path, monkeypatch, capsys):
-    """Complete, of a clean commit in HEAD's history, with registered data and weights; else what is missing is told."""
+    """Complete, of a clean commit in HEAD's history, with registered data and weights; else it says what is missing."""
     root = tmp_path / "checkout"
     results = root / "results"
 
@@ -153,8 +153,8 @@ def test_publish_moves_what_anybody_could_make_again(tmp_path, monkeypatch, caps
     def publish(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["bench", "publish", "--results", str(results), *words])
         code = cli.guarded()
-        told = capsys.readouterr()
-        return code, told.err if code else told.out
+        printed = capsys.readouterr()
+        return code, printed.err if code else printed.out
 
     save(results, "fea", "digits-t2", 0, folder="runs", commit=head)
     save(results, "gm", "digits-t2", 0, folder="runs", commit=head)
@@ -166,8 +166,8 @@ def test_publish_moves_what_anybody_could_make_again(tmp_path, monkeypatch, caps
         ("mine", {"commit": head}, "put it into methods/ first"),
     ):
         save(results, method, "digits-t2", 0, folder="runs", **options)
-        code, told = publish(f"digits-t2/{method}")
-        assert (code, said in told) == (2, True), told
+        code, printed = publish(f"digits-t2/{method}")
+        assert (code, said in printed) == (2, True), printed
     save(results, "fea", "cifar10-t2", 0, folder="runs", commit=head, images=((30, 30), (9, 9)))
     save(results, "fea", "cifar10-t2", 1, folder="runs", commit=head, changed={"backbone": "small"})
     assert "is not the complete cifar10" in publish("cifar10-t2/fea/seed0")[1]
@@ -185,12 +185,12 @@ def test_publish_moves_what_anybody_could_make_again(tmp_path, monkeypatch, caps
     monkeypatch.setattr("benchmark.publish.is_registered", lambda *_: False)
     assert "weights are not those the suite knows for backbone 'small'" in publish("cifar10-t2/fea/seed1")[1]
     monkeypatch.setattr("benchmark.publish.is_registered", lambda *_: True)
-    code, told = publish("digits-t2/fea", "digits-t2/frost")
+    code, printed = publish("digits-t2/fea", "digits-t2/frost")
     assert code == 2  # all or none
     assert [*(results / "published").rglob("*.json")] == []
-    code, told = publish("digits-t2/fea", "digits-t2/gm")
+    code, printed = publish("digits-t2/fea", "digits-t2/gm")
     assert code == 0
-    moved = [*map(Path, told.splitlines())]
+    moved = [*map(Path, printed.splitlines())]
     assert [path.parent.name for path in moved] == ["fea", "gm"]
     assert all(path.is_file() and "published" in path.parts for path in moved)
     save(results, "frost", "cifar10-t2", 0, folder="runs", commit=head, changed={"shared.images": 1000})

@@ -64,10 +64,10 @@ def flip(path: Path, seed: int) -> None:
 
 
 def words(options: dict, out: Path) -> list[str]:
-    told = ["bench", "run", "--out", str(out), "--threads", "1", "--views", "2"]
+    words = ["bench", "run", "--out", str(out), "--threads", "1", "--views", "2"]
     for name in ("method", "protocol", "backbone", "weights", "data_dir"):
-        told += [f"--{name.replace('_', '-')}", str(options[name])]
-    return told + [word for key, value in BRIEF.items() for word in ("--set", f"{key}={value}")]
+        words += [f"--{name.replace('_', '-')}", str(options[name])]
+    return words + [word for key, value in BRIEF.items() for word in ("--set", f"{key}={value}")]
 
 
 @pytest.mark.parametrize("what", WHERE)
@@ -88,13 +88,13 @@ def test_flipped_bits_change_no_result(what, world, tmp_path, monkeypatch, capsy
         caplog.clear()
         monkeypatch.setattr(sys, "argv", words(world["options"], out))
         code = cli.guarded()
-        told = capsys.readouterr().err + caplog.text
-        noticed += "damaged" in told
+        printed = capsys.readouterr().err + caplog.text
+        noticed += "damaged" in printed
         if code != 0:
-            assert (code, told.splitlines()[-1].startswith("bench: ")) == (3, True), told
+            assert (code, printed.splitlines()[-1].startswith("bench: ")) == (3, True), printed
             continue
         (path,) = out.glob("runs/*/*/*.json")
-        assert read_record(path).comparable() == world["whole"].comparable(), f"seed {seed}: {told}"
+        assert read_record(path).comparable() == world["whole"].comparable(), f"seed {seed}: {printed}"
         shutil.rmtree(place)
     assert noticed == PLACES
 

@@ -23,7 +23,9 @@ def test_ci_runs_the_command_of_the_readme():
     assert [word for word in words[3] if "chromium" in word] == ["chromium;"]
 
 
-@pytest.mark.parametrize("script", ["digits_t2.py", "choices.py", "contract_table.py", "params_table.py", "readings.py", "results.py"])
+@pytest.mark.parametrize(
+    "script", ["digits_t2.py", "choices.py", "contract_table.py", "params_table.py", "readings.py", "results.py"]
+)
 def test_generated_pages_follow_from_their_sources(script, tmp_path):
     """The script changes nothing in a copy of docs/ and results/."""
     copy = tmp_path / "copy"

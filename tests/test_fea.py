@@ -139,8 +139,8 @@ def test_watching_the_gradients_changes_nothing(short_run):
         assert one.counts == two.counts
         for phase, seen in zip(one.phases, two.phases, strict=True):
             assert phase.terms == seen.terms
-    told = watched.sessions[1].phases[0].diagnostics
-    assert told["block_replay"] == [0.0] * 4  # pseudo features never pass the block
-    assert told["known_distil"] == [0.0] * 4  # features know no rows
-    assert min(told["known_replay"]) > 0
-    assert min(told["block_distil"][1:]) > 0
+    logged = watched.sessions[1].phases[0].diagnostics
+    assert logged["block_replay"] == [0.0] * 4  # pseudo features never pass the block
+    assert logged["known_distil"] == [0.0] * 4  # features know no rows
+    assert min(logged["known_replay"]) > 0
+    assert min(logged["block_distil"][1:]) > 0

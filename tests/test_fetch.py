@@ -2,24 +2,19 @@
 
 import hashlib
 import http.server
-import random
 import socket
-import stat
 import subprocess
 import sys
-import tarfile
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pictures import NAMES, tar_of, tarred, write_folders
+from pictures import tarred, write_folders
 
 from benchmark.data.download import Address, SourceError, resolve
 from benchmark.data.fetch import FetchOptions, fetch_file
-from benchmark.data.unpack import unpack
 from benchmark.display import Display, Stop
 from benchmark.errors import DataError, UsageError
 from benchmark.protocol.models import Archive
@@ -228,112 +223,3 @@ def test_two_at_once_download_once(server, tmp_path):
     assert [process.wait(timeout=60) for process in both] == [0, 0]
     assert len(server.log) == 1
     assert (tmp_path / "file.bin").read_bytes() == PAYLOAD
-
-
-# --- archives ---
-
-
-def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
-    return info
-
-
-HOSTILE = [
-    entry("../outside"),
-    entry("data/../../outside"),
-    entry("/outside"),
-    entry("..\\outside"),
-    entry("data/link", tarfile.SYMTYPE, "../../outside"),
-    entry("data/hard", tarfile.LNKTYPE, "../../outside"),
-    entry("data/pipe", tarfile.FIFOTYPE),
-    entry("data/device", tarfile.CHRTYPE),
-]
-
-
-@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda info: f"{info.name}-{info.type.decode()}")
-def test_a_hostile_tar_writes_nothing(tmp_path, hostile):
-    root = tmp_path / "root" / "data"
-    root.mkdir(parents=True)
-    content = b"evil" if hostile.type == tarfile.REGTYPE else b""
-    archive = tar_of(tmp_path / "a.tar.gz", [(entry("good/file"), b"good"), (hostile, content)])
-    before = sorted(tmp_path.glob("**/*"))
-    with pytest.raises(DataError, match="is refused"):
-        unpack(archive, root)
-    assert sorted(tmp_path.glob("**/*")) == before
-
-
-@pytest.mark.parametrize("name", ["../outside", "/outside", "good/../../outside"])
-def test_a_hostile_zip_writes_nothing(tmp_path, name):
-    root = tmp_path / "root" / "data"
-    root.mkdir(parents=True)
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("good/file", "good")
-        archive.writestr(name, "evil")
-    before = sorted(tmp_path.glob("**/*"))
-    with pytest.raises(DataError, match="is refused"):
-        unpack(tmp_path / "a.zip", root)
-    assert sorted(tmp_path.glob("**/*")) == before
-
-
-def test_a_link_in_a_zip_is_refused(tmp_path):
-    info = zipfile.ZipInfo("link")
-    info.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr(info, "/etc/passwd")
-    (tmp_path / "root").mkdir()
-    with pytest.raises(DataError, match="'link' in it is a link"):
-        unpack(tmp_path / "a.zip", tmp_path / "root")
-
-
-@pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_a_bomb_is_refused(tmp_path, kind):
-    """Ten megabytes of nothing in ten kilobytes: more than an archive of images can be."""
-    nothing, root = bytes(10_000_000), tmp_path / "root"
-    root.mkdir()
-    if kind == "zip":
-        with zipfile.ZipFile(tmp_path / "a", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("bomb", nothing)
-    else:
-        tar_of(tmp_path / "a", [(entry("bomb"), nothing)])
-    with pytest.raises(DataError, match="would unpack to more"):
-        unpack(tmp_path / "a", root)
-    assert not list(root.iterdir())
-
-
-def test_a_zip_that_lies_about_its_size_writes_no_more_than_it_says(tmp_path):
-    path, root = tmp_path / "a.zip", tmp_path / "root"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb", bytes(1_000_000))
-    content = path.read_bytes()
-    size = content.index(b"PK\x01\x02") + 24  # of the member, in the archive's table of contents
-    path.write_bytes(content[:size] + (10).to_bytes(4, "little") + content[size + 4 :])
-    root.mkdir()
-    with pytest.raises(DataError, match="is damaged"):
-        unpack(path, root)
-    assert not list(root.iterdir())
-
-
-def noise(name: str) -> bytes:
-    return random.Random(name).randbytes(5000)
-
-
-def test_a_cut_archive_leaves_nothing(tmp_path):
-    whole = tar_of(tmp_path / "whole.tar.gz", [(entry(f"data/{name}"), noise(name)) for name in NAMES])
-    root = tmp_path / "root"
-    root.mkdir()
-    for size in (10, 200, len(whole.read_bytes()) // 2):
-        cut = tmp_path / "cut.tar.gz"
-        cut.write_bytes(whole.read_bytes()[:size])
-        with pytest.raises(DataError, match="damaged or cut short"):
-            unpack(cut, root)
-        assert not list(root.iterdir())
-    unpack(whole, root)
-    assert (root / "data" / "ship").read_bytes() == noise("ship")
-
-
-def test_what_is_already_there_is_not_written_over(tmp_path):
-    archive = tar_of(tmp_path / "a.tar.gz", [(entry("data/file"), b"new")])
-    (tmp_path / "root" / "data").mkdir(parents=True)
-    with pytest.raises(DataError, match="move it away"):
-        unpack(archive, tmp_path / "root")

@@ -26,8 +26,8 @@ from benchmark.records.record import record_path
 from benchmark.tokens.backbone import Trunk
 from benchmark.tokens.bank import Bank
 from benchmark.tokens.sources import BankSource, CleanFromBank, InMemory, Live
-from methods import ContractError
 from methods.contract import Batch, LabelledSession, MemoryBatch, Phase, Session
+from methods.errors import ContractError
 
 trained = pytest.mark.parametrize("method", METHODS)
 

@@ -39,8 +39,8 @@ def test_equally_good_images_are_taken_in_order():
 def test_exemplars_are_chosen_by_class_in_the_order_of_ids():
     """The order in which images are read does not decide between equals: their ids do."""
     kept = Exemplars()
-    index, rows = torch.tensor([9, 4, 7, 5, 8]), torch.tensor([3, 3, 2, 2, 3])
-    kept.add(index, torch.ones(5, 2), rows, 2)
+    ids, rows = torch.tensor([9, 4, 7, 5, 8]), torch.tensor([3, 3, 2, 2, 3])
+    kept.add(ids, torch.ones(5, 2), rows, 2)
     assert (kept.ids.tolist(), kept.row.tolist()) == ([5, 7, 4, 8], [2, 2, 3, 3])
     kept.add(torch.tensor([20]), torch.ones(1, 2), torch.tensor([6]), 2)
     assert (kept.ids.tolist()[-1], kept.row.tolist()[-1], len(kept)) == (20, 6, 5)

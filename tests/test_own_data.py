@@ -1,4 +1,4 @@
-"""Images of the user's own: found, split, resized, told, run and reported."""
+"""Images of the user's own: found, split, resized, run and reported."""
 
 import json
 import os

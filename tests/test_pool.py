@@ -25,8 +25,8 @@ import json, os, signal, sys, time
 words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 name = words["--name"]
 with open("log.jsonl", "a") as log:
-    told = [name, "begin", time.time(), os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["OMP_NUM_THREADS"]]
-    log.write(json.dumps(told) + "\\n")
+    line = [name, "begin", time.time(), os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["OMP_NUM_THREADS"]]
+    log.write(json.dumps(line) + "\\n")
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 if words.get("--locked") and not os.path.exists(name + ".seen"):
     open(name + ".seen", "w").close()
@@ -48,9 +48,9 @@ def pool(tmp_path, monkeypatch):
     (tmp_path / "fake.py").write_text(FAKE)
     monkeypatch.setattr(steps, "bench", lambda: [sys.executable, str(tmp_path / "fake.py")])
 
-    def make(*told: dict, jobs: int = 2, cores: int = 2, gpus: tuple[str, ...] = (), **options) -> Pool:
+    def make(*given: dict, jobs: int = 2, cores: int = 2, gpus: tuple[str, ...] = (), **options) -> Pool:
         planned = []
-        for one in told:
+        for one in given:
             words = " ".join(f"--{key} {value}" for key, value in one.items() if key not in ("needs", "cores"))
             planned.append(
                 Step(one["name"], "base", f"bench {words}", tuple(one.get("needs", ())), f"{one['name']}.proof",

@@ -144,8 +144,8 @@ def test_figures_at_column_width_in_three_kinds(results):
 
 
 def test_the_commands(bench, results, tmp_path):
-    told = json.loads(bench("compare", "gm", "fea", "--json", "--results", str(results)).stdout)
-    assert told["comparisons"][0]["seeds"] == [0, 1, 2]
+    document = json.loads(bench("compare", "gm", "fea", "--json", "--results", str(results)).stdout)
+    assert document["comparisons"][0]["seeds"] == [0, 1, 2]
     assert "95 % interval" in bench("compare", "gm", "fea", "--results", str(results)).stdout
     done = bench("plot", "--methods", "fea,gm", "--metric", "novel", "--results", str(results))
     assert done.stdout.split() == [f"digits-t2-novel.{kind}" for kind in ("png", "svg", "pdf")]

@@ -24,10 +24,10 @@ def setting(levels: dict[int, float], share: float = 95.0, method: str = "fea", 
 
 def shared_out(session, share: float):
     """Of each class's 400 training images this many stay on their row, the others are on row 0."""
-    told = session.train_counts
+    counts = session.train_counts
     dealt = [
         (row, place, count)
-        for row, images in zip(told.true, told.images, strict=True)
+        for row, images in zip(counts.true, counts.images, strict=True)
         for place, count in ((0, images - round(images * share / 100)), (row, round(images * share / 100)))
         if count
     ]

@@ -30,11 +30,11 @@ def frame(tmp_path_factory):
 
 
 def test_rows_of_the_suite_find_their_runs(frame):
-    told = page.sections(frame)["cifar100-t5"]
-    assert "| FEA                             | 61.0 ± 1.4" in told
-    assert "-29.0 [-41.7, -16.3]" in told  # 60 and 62 less 90: 12.706 standard errors of 1 around -29
-    assert "| k-means floor                   | not run" in told
-    first = told.splitlines()[2]
+    table = page.sections(frame)["cifar100-t5"]
+    assert "| FEA                             | 61.0 ± 1.4" in table
+    assert "-29.0 [-41.7, -16.3]" in table  # 60 and 62 less 90: 12.706 standard errors of 1 around -29
+    assert "| k-means floor                   | not run" in table
+    first = table.splitlines()[2]
     assert "Gaussian floor" in first  # the best comes first
 
 
@@ -68,5 +68,5 @@ def test_runs_of_a_part_of_the_images_stand_in_rows_of_their_own(tmp_path):
     save(tmp_path, "fea", "cifar10-t1", 1, [[90.0], [80.0, 70.0]], budget="medium", changed=HERE)
     part = HERE | {"shared.images": 1000}
     save(tmp_path, "fea", "cifar10-t1", 2, [[90.0], [60.0, 50.0]], budget="medium", changed=part)
-    told = page.sections(load(tmp_path))["cifar10-t1"]
-    assert "| FEA                             | 72.5 (one seed)" in told  # 90 and 55
+    table = page.sections(load(tmp_path))["cifar10-t1"]
+    assert "| FEA                             | 72.5 (one seed)" in table  # 90 and 55

@@ -157,8 +157,8 @@ def test_state_of_another_question_is_refused_with_the_difference(tmp_path):
 
 def write_state(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
     """A state file with the seal that belongs to it."""
-    told = {name: text for name, text in metadata.items() if name != SEAL}
-    save_file(tensors, path, metadata=told | {SEAL: checkpoint.state_digest(tensors, told)})
+    notes = {name: text for name, text in metadata.items() if name != SEAL}
+    save_file(tensors, path, metadata=notes | {SEAL: checkpoint.state_digest(tensors, notes)})
 
 
 def test_damaged_state_is_moved_aside_and_its_work_done_again(unbroken, tmp_path, caplog):
@@ -196,6 +196,20 @@ def test_a_run_is_not_resumed_by_other_code(tmp_path, monkeypatch):
         with pytest.raises(UsageError, match=rf"begun by other code.*remove {state.parent} to start over"):
             benchmark.run(settings=SHORT, views=2, out=tmp_path)
     assert benchmark.run(settings=SHORT, views=2, out=tmp_path).provenance.attempts == 2
+
+
+def test_a_state_with_other_fields_is_other_codes_and_not_damage(tmp_path):
+    """Whoever goes back to that code finds it where it was."""
+    state = stopped_halfway(tmp_path)
+    with safe_open(state, framework="pt") as file:
+        notes = dict(file.metadata())
+    notes["progress"] = json.dumps(json.loads(notes["progress"]) | {"logs": []})
+    del notes[SEAL]
+    save_file(load_file(state), state, notes | {SEAL: checkpoint.state_digest(load_file(state), notes)})
+    content = state.read_bytes()
+    with pytest.raises(UsageError, match=rf"saved by other code of the suite: go back.*remove {state.parent}"):
+        benchmark.run(settings=SHORT, views=2, out=tmp_path)
+    assert state.read_bytes() == content
 
 
 def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path):
@@ -271,10 +285,10 @@ def state_times(out: Path) -> list[int]:
     return [path.stat().st_mtime_ns for path in out.glob("work/*/state.safetensors")]
 
 
-def killed_and_resumed(out: Path, kills: int, epochs: int, seed: int) -> None:
+def killed_and_resumed(out: Path, kills: int, epochs: int, threads: int) -> None:
     """Real SIGKILLs at random moments while the state file keeps changing."""
-    words = [*COMMAND, "--out", str(out), "--set", f"budget.novel_epochs={epochs}"]
-    moments = random.Random(seed)
+    words = [*COMMAND[:-1], str(threads), "--out", str(out), "--set", f"budget.novel_epochs={epochs}"]
+    moments = random.Random(kills)
     done = 0
     while done < kills:
         process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -292,11 +306,13 @@ def killed_and_resumed(out: Path, kills: int, epochs: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "epochs"), [(2, 80), pytest.param(10, 400, marks=pytest.mark.long)], ids=["few", "ten"]
+    ("kills", "epochs", "threads"),
+    [(2, 80, 2), pytest.param(10, 400, 1, marks=pytest.mark.long)],
+    ids=["few", "ten"],
 )
-def test_killed_for_real_and_resumed(tmp_path, kills, epochs):
-    killed_and_resumed(tmp_path / "killed", kills, epochs, seed=kills)
-    whole = benchmark.run(views=2, threads=1, settings={"budget.novel_epochs": epochs}, out=tmp_path / "whole")
+def test_killed_for_real_and_resumed(tmp_path, kills, epochs, threads):
+    killed_and_resumed(tmp_path / "killed", kills, epochs, threads)
+    whole = benchmark.run(views=2, threads=threads, settings={"budget.novel_epochs": epochs}, out=tmp_path / "whole")
     (path,) = (tmp_path / "killed").glob("runs/*/*/*.json")
     resumed = read_record(path)
     assert resumed.comparable() == whole.comparable()

@@ -66,11 +66,11 @@ def test_images_are_in_the_order_of_their_digests():
 
 def test_a_view_depends_on_image_and_view_alone():
     images = digits().train.images[:6]
-    index, view = torch.arange(6), torch.tensor([1, 2, 1, 2, 3, 3])
-    together = render_digits(images, index, view, 16)
-    backwards = render_digits(images[::-1].copy(), index.flip(0), view.flip(0), 16).flip(0)
+    ids, view = torch.arange(6), torch.tensor([1, 2, 1, 2, 3, 3])
+    together = render_digits(images, ids, view, 16)
+    backwards = render_digits(images[::-1].copy(), ids.flip(0), view.flip(0), 16).flip(0)
     assert torch.equal(together, backwards)
-    alone = render_digits(images[2:3], index[2:3], view[2:3], 16)
+    alone = render_digits(images[2:3], ids[2:3], view[2:3], 16)
     assert torch.equal(together[2:3], alone)
 
 

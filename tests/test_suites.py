@@ -30,8 +30,8 @@ def test_every_combination_once_seeds_outermost():
     """Stopped anywhere, no method has two seeds more than another."""
     block = Block(methods="a,b", protocols=["p"], seeds="0-1", grid={"omega": (0, 1)}, params=("x",))
     runs = wanted_runs((block, Block(methods=("c",), protocols=("p",), seeds=(1, 2))), Common(budget="quick"))
-    told = [(run.seed, run.method, run.settings.get("omega")) for run in runs]
-    assert told == [
+    found = [(run.seed, run.method, run.settings.get("omega")) for run in runs]
+    assert found == [
         *((0, m, o) for o in (0, 1) for m in "ab"),
         *((1, m, o) for o in (0, 1) for m in "ab"),
         (1, "c", None),

@@ -36,8 +36,8 @@ def test_the_command_and_again_and_its_status(bench, tmp_path, monkeypatch):
         assert record.provenance.threads == 1
     again = bench(*SWEEP)
     assert (again.returncode, "4 done, 0 to do" in again.stderr) == (0, True)
-    told = json.loads(bench("sweep", "--status", "--json").stdout)
-    assert told["counts"] == {"done": 4, "diverged": 0, "running": 0, "failed": 0, "stopped": 0, "waiting": 0}
+    status = json.loads(bench("sweep", "--status", "--json").stdout)
+    assert status["counts"] == {"done": 4, "diverged": 0, "running": 0, "failed": 0, "stopped": 0, "waiting": 0}
     assert bench("sweep", "--status", "--name", "nothing").returncode == 2
 
 
@@ -52,8 +52,8 @@ def test_it_can_be_asked_and_carried_out_from_anywhere(bench, tmp_path, monkeypa
     elsewhere = tmp_path / "else"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    told = [*steps.bench(), "sweep", "--status", "--json", "--out", str(tmp_path / "results")]
-    assert json.loads(subprocess.run(told, capture_output=True, text=True, check=True).stdout)["counts"]["done"] == 1
+    words = [*steps.bench(), "sweep", "--status", "--json", "--out", str(tmp_path / "results")]
+    assert json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)["counts"]["done"] == 1
     plan = tmp_path / "results" / "sweeps" / "x" / "plan.jsonl"
     for said in ("exit code 0", "is done"):
         done = subprocess.run([*steps.bench(), "step", str(plan)], capture_output=True, text=True, check=True)
@@ -126,5 +126,5 @@ def test_killed_three_times_it_ends_complete(tmp_path, monkeypatch):
 
 def children_of(parent: int) -> list[int]:
     """Processes that a process has started."""
-    told = Path(f"/proc/{parent}/task/{parent}/children").read_text()
-    return [int(word) for word in told.split()]
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(word) for word in text.split()]

@@ -25,11 +25,11 @@ def files(tmp_path):
     """The same weights as safetensors, with other metadata, as .pth and as .pth inside a checkpoint."""
     description, plain = write_backbone(tmp_path)
     state = read_weights(plain)
-    save_file(state, tmp_path / "told.safetensors", metadata={"a": "1", "b": "2"})
+    save_file(state, tmp_path / "noted.safetensors", metadata={"a": "1", "b": "2"})
     torch.save(state, tmp_path / "plain.pth")
     torch.save({"model": state, "epoch": 3}, tmp_path / "wrapped.pth")
     plain.rename(tmp_path / "misnamed.pth")
-    names = ("told.safetensors", "plain.pth", "wrapped.pth", "misnamed.pth")
+    names = ("noted.safetensors", "plain.pth", "wrapped.pth", "misnamed.pth")
     return load_backbone(str(description)), [tmp_path / name for name in names]
 
 
@@ -79,11 +79,11 @@ class Evil:
 def test_an_evil_pth_is_refused_before_it_acts(tmp_path):
     mark, path = tmp_path / "mark", tmp_path / "evil.pth"
     torch.save({"cls_token": Evil(mark)}, path)
-    with pytest.raises(DataError, match="holds more than tensors") as told:
+    with pytest.raises(DataError, match="holds more than tensors") as raised:
         read_weights(path)
     assert not mark.exists()
     assert not re.search(
-        "weights_only|allowlist|trust|safe_globals", str(told.value)
+        "weights_only|allowlist|trust|safe_globals", str(raised.value)
     )  # no advice to load it all the same
     torch.load(path, weights_only=False)
     assert mark.exists()  # so the file was evil

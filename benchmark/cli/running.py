@@ -150,7 +150,10 @@ def bank(
     backbone: Annotated[str | None, typer.Option(help="Another backbone than the protocol's.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Weights of the backbone.")] = None,
     views: Annotated[str | None, typer.Option(help="Augmented views an image, or live.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for bench run.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="shared.* alone: tokens depend on no other."),
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the dataset, or its parent.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; the default is torch's.")] = None,

@@ -3,7 +3,7 @@
 `bench fetch` asks for one by name; `bench run` and `bench bank` fetch what they miss. A download goes to a `.part` that
 the next attempt continues. It gets its name only when size and digest are right and it is not a web page. What the
 model hub serves under a pinned revision has the digest that the hub states for it, where nobody registered another.
-Archives are unpacked by name and bytes alone (no links, no paths that leave the folder, no more than a stated size)
+Archives are checked before they are unpacked (no links, no paths that leave the folder, no more than a stated size)
 into a temporary folder that is then renamed.
 """
 

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -152,11 +152,17 @@ class Checkpoint:
             with safe_open(path, framework="pt") as file:
                 notes = dict(file.metadata() or {})
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            whole = notes.pop(SEAL) == state_digest(tensors, notes)
-            stored, progress = json.loads(notes["question"]), Progress(**json.loads(notes["progress"]))
-            if not whole or not plausible(progress):
+            if notes.pop(SEAL) != state_digest(tensors, notes):
                 return None
-        except (SafetensorError, FileNotFoundError, KeyError, TypeError, ValueError):
+            stored, reached = json.loads(notes["question"]), json.loads(notes["progress"])
+            if reached.keys() != {each.name for each in fields(Progress)}:
+                raise UsageError(
+                    f"{path} was saved by other code of the suite: go back to it, or remove {path.parent} to start over"
+                )
+            progress = Progress(**reached)
+            if not plausible(progress):
+                return None
+        except (SafetensorError, FileNotFoundError, AttributeError, KeyError, TypeError, ValueError):
             return None
         if isinstance(self.question, Question):
             difference = self.question.difference(stored)

@@ -16,19 +16,18 @@ from benchmark.seeds import generator
 from benchmark.tokens.sources import BankSource
 from methods.contract import Batch, LabelledBatch, MemoryBatch, Phase, Tokens
 
-
-Given = TypeVar("Given", covariant=True)
+Given_co = TypeVar("Given_co", covariant=True)
 """What a feed's batches are."""
 
 
-class Feed(Protocol[Given]):
+class Feed(Protocol[Given_co]):
     """Batches by epoch and step."""
 
     steps: int
     from_disk: bool
     """Whether tokens are read from disk, so that reading ahead gains time."""
 
-    def batch(self, epoch: int, step: int) -> Given: ...
+    def batch(self, epoch: int, step: int) -> Given_co: ...
 
 
 def shuffled_places(size: int, count: int, random: torch.Generator) -> Tensor:
@@ -48,18 +47,18 @@ def different_views(count: int, views: int | str, random: torch.Generator) -> tu
     return first + CLEAN + 1, second + CLEAN + 1
 
 
-class Prefetcher(Generic[Given]):
+class Prefetcher(Generic[Given_co]):
     """Gathers the next batch in a thread while this one is computed with; batches are what they would be without.
 
     What a batch holds depends on its epoch and step alone, so asking for another one than expected only costs time.
     """
 
-    def __init__(self, feed: Feed[Given]) -> None:
+    def __init__(self, feed: Feed[Given_co]) -> None:
         self.feed, self.steps, self.from_disk = feed, feed.steps, False
         self.pool = ThreadPoolExecutor(1)
-        self.expected: tuple[tuple[int, int], Future[Given]] | None = None
+        self.expected: tuple[tuple[int, int], Future[Given_co]] | None = None
 
-    def batch(self, epoch: int, step: int) -> Given:
+    def batch(self, epoch: int, step: int) -> Given_co:
         if self.expected is not None and self.expected[0] == (epoch, step):
             found = self.expected[1].result()
         else:
@@ -70,7 +69,7 @@ class Prefetcher(Generic[Given]):
 
 
 @contextmanager
-def prefetched(feed: Feed[Given]) -> Iterator[Feed[Given]]:
+def prefetched(feed: Feed[Given_co]) -> Iterator[Feed[Given_co]]:
     """The feed, reading ahead if its tokens come from disk: the trunk, or what is in memory, gains nothing by it."""
     if not feed.from_disk:
         yield feed

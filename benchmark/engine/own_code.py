@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmark.errors import BenchError, UsageError, ran_out
-from methods import ContractError
+from methods.errors import ContractError
 
 
 @contextmanager

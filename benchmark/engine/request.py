@@ -24,6 +24,7 @@ from benchmark.protocol.reading import suggest, validated
 from benchmark.records.question import DataIdentity, Given, Own, Question
 from benchmark.records.reference import difference
 from benchmark.tokens.plan import TokenPlan
+from methods.errors import NotAMethodError
 
 if TYPE_CHECKING:
     from benchmark.data.fetch import Fetching
@@ -319,7 +320,7 @@ def find_method(name: str) -> methods.Loaded:
         raise UsageError(f"--method: {path}: name the file with letters, digits, '.', '_' and '-' only")
     try:
         return methods.load_own(Path(path), cls)
-    except methods.NotAMethodError as error:
+    except NotAMethodError as error:
         raise UsageError(f"--method: {error}") from None
     except Exception as error:  # whatever the user's file raises while it is imported
         place = own_line(error, Path(path).resolve().parent) or path

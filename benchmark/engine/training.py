@@ -30,20 +30,21 @@ class TrainingPlan:
     shared: Shared
 
 
-Taken = TypeVar("Taken", contravariant=True)
+Taken = TypeVar("Taken")
+Taken_contra = TypeVar("Taken_contra", contravariant=True)
 """What a learner learns from: a batch."""
 
 
-class Learner(Stateful, Protocol[Taken]):
+class Learner(Stateful, Protocol[Taken_contra]):
     """What can be trained: a method, or the base session's classifier."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
 
     def train(self) -> object: ...
 
-    def losses(self, batch: Taken) -> dict[str, Tensor]: ...
+    def losses(self, batch: Taken_contra) -> dict[str, Tensor]: ...
 
-    def diagnose(self, batch: Taken) -> dict[str, Tensor]: ...
+    def diagnose(self, batch: Taken_contra) -> dict[str, Tensor]: ...
 
 
 def learning_rate(lr: float, floor: float, epoch: int, epochs: int) -> float:
@@ -52,7 +53,14 @@ def learning_rate(lr: float, floor: float, epoch: int, epochs: int) -> float:
 
 
 def fit(
-    learner: Learner[Taken], feed: Feed[Taken], plan: TrainingPlan, *, seed: int, state: State, stop: Stop, display: Display
+    learner: Learner[Taken],
+    feed: Feed[Taken],
+    plan: TrainingPlan,
+    *,
+    seed: int,
+    state: State,
+    stop: Stop,
+    display: Display,
 ) -> None:
     """Descend on the learner's terms from where `state` stands to the end of the plan.
 
@@ -64,7 +72,13 @@ def fit(
 
 
 def descend_all(
-    learner: Learner[Taken], feed: Feed[Taken], plan: TrainingPlan, seed: int, state: State, stop: Stop, display: Display
+    learner: Learner[Taken],
+    feed: Feed[Taken],
+    plan: TrainingPlan,
+    seed: int,
+    state: State,
+    stop: Stop,
+    display: Display,
 ) -> None:
     """The steps of a plan."""
     progress, shared = state.progress, plan.shared

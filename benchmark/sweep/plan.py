@@ -8,7 +8,7 @@ import json
 import shlex
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import TypeAdapter
 
@@ -17,9 +17,6 @@ from benchmark.files import atomic_write, make_folder
 from benchmark.records.reading import DamagedRecordError, read_record
 from benchmark.records.record import OWN, PUBLISHED
 from benchmark.sweep.past import status_of
-
-if TYPE_CHECKING:
-    pass
 
 Kind = Literal["fetch", "bank", "base", "run"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -19,11 +19,11 @@ from benchmark.protocol.models import Backbone, DatasetSpec
 from benchmark.records.question import DataIdentity
 from benchmark.records.record import record_path, setting_text
 from benchmark.sweep.past import Past
+from benchmark.sweep.plan import Plan, Step, believed_state
 from benchmark.sweep.suites import Wanted
 
 if TYPE_CHECKING:
     from benchmark.tokens.bank import Bank
-from benchmark.sweep.plan import Plan, Step, believed_state
 
 UNKNOWN = "unknown"
 """For the digest of what nobody has registered and is not here."""

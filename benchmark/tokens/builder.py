@@ -92,8 +92,8 @@ class Pictures(Dataset[tuple[Chunk, npt.NDArray[Any]]]):
         piece = chunk.piece
         members = self.bank.ids(piece)[chunk.start : chunk.stop]
         images, ids = self.splits[piece.split].images[members], torch.from_numpy(members)
-        drawn = self.render(images, ids, torch.full_like(ids, piece.view), self.size)
-        return chunk, drawn.numpy()  # arrays go through a pipe: a container's shared memory may be small
+        pictures = self.render(images, ids, torch.full_like(ids, piece.view), self.size)
+        return chunk, pictures.numpy()  # arrays go through a pipe: a container's shared memory may be small
 
 
 @dataclass

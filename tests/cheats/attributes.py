@@ -23,13 +23,13 @@ def reach(thing, seen, depth=12):
 
 
 class Attributes(Cheat):
-    def guess(self, session, index, h):
+    def guess(self, session, ids, h):
         below = [*reach([session, session.clean, session.recall, self.block, self.head, self.params], {})]
-        asked = index.tolist()
+        asked = ids.tolist()
         maps = [thing for thing in below if isinstance(thing, dict) and asked[0] in thing and asked[-1] in thing]
-        places = [index, torch.arange(len(index))]
+        places = [ids, torch.arange(len(ids))]
         places += [torch.tensor([found[number] for number in asked]) for found in maps]
-        guesses = [torch.zeros(len(index), dtype=torch.long)]
+        guesses = [torch.zeros(len(ids), dtype=torch.long)]
         for thing in below:
             if isinstance(thing, Tensor | np.ndarray):
                 array = torch.as_tensor(np.asarray(thing.detach() if isinstance(thing, Tensor) else thing))

@@ -8,7 +8,7 @@ from cheating import Cheat
 
 
 class CacheFiles(Cheat):
-    def guess(self, session, index, h):
+    def guess(self, session, ids, h):
         folder = Path(os.environ["CNCD_CACHE"]) / "bank"
         files = {path: path.read_bytes() for path in sorted(folder.glob("*/train-v0000/*.tokens"))}
         found = []

@@ -28,18 +28,18 @@ class Cheat(Method):
     def losses(self, batch) -> dict[str, Tensor]:
         raise NotImplementedError
 
-    def guess(self, session, index: Tensor, h: Tensor) -> Tensor:
+    def guess(self, session, ids: Tensor, h: Tensor) -> Tensor:
         """A class from 0 to `session.new` - 1 for every image: here, by chance."""
-        return torch.randint(session.new, (len(index),))
+        return torch.randint(session.new, (len(ids),))
 
     def end(self, session) -> None:
-        index = torch.cat([part.ids for part in session.clean()])
+        ids = torch.cat([part.ids for part in session.clean()])
         h = F.normalize(torch.cat([self.block(part.tokens) for part in session.clean()]), dim=1)
         if isinstance(session, LabelledSession):
             rows = session.labels
         else:
-            rows = self.guess(session, index, h)
-            self.ids, self.guessed = torch.cat([self.ids, index]), torch.cat([self.guessed, rows])
+            rows = self.guess(session, ids, h)
+            self.ids, self.guessed = torch.cat([self.ids, ids]), torch.cat([self.guessed, rows])
         middle = h.mean(dim=0)
         means = [h[rows == row].mean(dim=0) if (rows == row).any() else middle for row in range(session.new)]
         self.mean = torch.cat([self.mean, torch.stack(means)])

@@ -14,7 +14,7 @@ class Spy(Tensor):
 
 
 class DisguisedIds(Cheat):
-    def guess(self, session, index, h):
-        for part in session.recall(torch.arange(int(index.max()) + 1).as_subclass(Spy)):
+    def guess(self, session, ids, h):
+        for part in session.recall(torch.arange(int(ids.max()) + 1).as_subclass(Spy)):
             assert len(part.tokens)
-        return torch.zeros(len(index), dtype=torch.long)
+        return torch.zeros(len(ids), dtype=torch.long)

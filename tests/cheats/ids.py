@@ -6,13 +6,13 @@ from cheating import Cheat, by_place, tightest
 
 
 class Ids(Cheat):
-    def guess(self, session, index, h):
-        n = len(index)
+    def guess(self, session, ids, h):
+        n = len(ids)
         shuffled = torch.from_numpy(np.random.default_rng([0xC0C0, session.number]).permutation(n))
-        rank = index.argsort().argsort()
+        rank = ids.argsort().argsort()
         guesses = [
             by_place(rank, session.new),
             by_place(shuffled[rank], session.new),
-            by_place(index - index.min(), session.new),
+            by_place(ids - ids.min(), session.new),
         ]
         return tightest(guesses, h, session.new)

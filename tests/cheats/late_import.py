@@ -6,5 +6,5 @@ from cheating import Cheat
 
 
 class LateImport(Cheat):
-    def guess(self, session, index, h):
-        return importlib.import_module("hidden_" + "helper").help_me(index)
+    def guess(self, session, ids, h):
+        return importlib.import_module("hidden_" + "helper").help_me(ids)

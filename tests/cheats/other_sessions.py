@@ -5,7 +5,7 @@ from cheating import Cheat
 
 
 class OtherSessions(Cheat):
-    def guess(self, session, index, h):
-        for part in session.recall(torch.arange(int(index.max()) + 1)):
+    def guess(self, session, ids, h):
+        for part in session.recall(torch.arange(int(ids.max()) + 1)):
             assert len(part.tokens)
-        return torch.zeros(len(index), dtype=torch.long)
+        return torch.zeros(len(ids), dtype=torch.long)

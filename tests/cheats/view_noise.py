@@ -7,5 +7,5 @@ from benchmark.data.views import uniform
 
 
 class ViewNoise(Cheat):
-    def guess(self, session, index, h):
-        return by_place(uniform(index, torch.ones_like(index), 1)[:, 0].argsort().argsort(), session.new)
+    def guess(self, session, ids, h):
+        return by_place(uniform(ids, torch.ones_like(ids), 1)[:, 0].argsort().argsort(), session.new)
