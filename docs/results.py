@@ -40,6 +40,7 @@ NAMES = {
 }
 FIGURES = {
     "average accuracy": "average_accuracy",
+    "final": "overall",
     "AvF": "average_forgetting",
     "AvD": "average_discovery",
     "known": "C0",
@@ -103,7 +104,7 @@ def paired(one: pd.DataFrame, two: pd.DataFrame, column: str) -> str:
     return with_interval(change.tolist())
 
 
-IN_README = ("average accuracy", "AvF", "AvD", "known")
+IN_README = ("average accuracy", "final", "AvF", "AvD", "known")
 """Columns of the README's table."""
 
 

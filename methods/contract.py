@@ -73,9 +73,9 @@ class Session:
     number: int
     """0 for the labelled session, then 1, 2 and so on."""
     known: int
-    """Classes of all earlier sessions: the output rows 0 to known - 1."""
+    """Number of classes of all earlier sessions: they have the output rows 0 to known - 1."""
     new: int
-    """Classes of this session. Methods are told how many, never which image is of which."""
+    """Number of classes of this session. Methods are told how many, never which image is of which."""
     ids: Tensor
     """Ids of the session's images, increasing; a vector of integers on the run's device."""
     reading: Reading = field(repr=False)
