@@ -15,47 +15,22 @@ from benchmark.records.statistics import shown
 from benchmark.report.frames import DECIMALS, VALUES
 
 LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
-
-
 LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$"}
-
-
-LATEX |= {
-    "†": r"\dag{}",
-    "§": r"\S{}",
-    "¶": r"\P{}",
-    "−": "$-$",
-    "→": r"$\to$",
-    "<": "$<$",
-    ">": "$>$",
-    '"': "''",
-    "|": r"\textbar{}",
-}
-
-
+LATEX |= {"†": r"\dag{}", "§": r"\S{}", "¶": r"\P{}", "−": "$-$", "→": r"$\to$", "<": "$<$", ">": "$>$"}
+LATEX |= {'"': "''", "|": r"\textbar{}"}
 LAST_LETTER = 0x180
 """Latin with accents ends here; what follows needs fonts that not everybody has."""
-
-
 CSV_DECIMALS = 4
-
-
 DIRTY, MIXED = "§", "¶"
-
-
 LEGEND = (
     "Each cell: mean ± sample deviation (runs), in percent. `div (k/n)`: k of n runs diverged. "
     f"{DIRTY}: made by code with uncommitted changes, or of no known commit. {MIXED}: by several commits. "
     "(own): your own runs, not published ones; name@digest: a method of your own."
 )
-
-
 RANKS = (
     "Best in bold, second best underlined (`*` and `'` in a terminal), by the mean over the seeds that all ranked "
     "methods share; one seed is never ranked."
 )
-
-
 Line = dict[Hashable, Any]
 """A row of a frame."""
 
