@@ -137,8 +137,8 @@ def test_watching_the_gradients_changes_nothing(short_run):
     plain, watched = short_run(method="fea"), short_run(method=f"{file}:WatchedFEA")
     for one, two in zip(plain.sessions, watched.sessions, strict=True):
         assert one.counts == two.counts
-        for phase, seen in zip(one.phases, two.phases, strict=True):
-            assert phase.terms == seen.terms
+        for phase, other in zip(one.phases, two.phases, strict=True):
+            assert phase.terms == other.terms
     logged = watched.sessions[1].phases[0].diagnostics
     assert logged["block_replay"] == [0.0] * 4  # pseudo features never pass the block
     assert logged["known_distil"] == [0.0] * 4  # features know no rows
