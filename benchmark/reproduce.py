@@ -89,25 +89,37 @@ def spread_text(one: Comparison) -> str:
     return f"{one.mean:.2f} ± {one.deviation:.2f}, {one.seeds} seeds"
 
 
-def reproduce(results: Path, text: str, *, offline: bool, display: Display, stop: Stop) -> Reproduction:
-    """Make a finished run again, beside the records, and compare."""
+def reproduce(
+    results: Path,
+    text: str,
+    *,
+    weights: Path | None = None,
+    data_dir: Path | None = None,
+    offline: bool,
+    display: Display,
+    stop: Stop,
+) -> Reproduction:
+    """Make a finished run again, beside the records, and compare. Weights and data may lie elsewhere than they did."""
     found = require_records(results)
     run = chosen_among(found, results, text)
     record = read_record(results / run.file)
     if record.status != "done":
         raise UsageError(f"{run.name} is {record.status}, not done: there is nothing to compare with")
-    again = made_again(record, results / FOLDER, offline=offline, display=display, stop=stop)
+    options = with_files(record, weights, data_dir)
+    again = made_again(record, options, results / FOLDER, offline=offline, display=display, stop=stop)
     return compared(run, record, again, [other for other in found.runs if other.setting == run.setting])
 
 
-def made_again(record: RunRecord, out: Path, *, offline: bool, display: Display, stop: Stop) -> RunRecord:
+def made_again(
+    record: RunRecord, options: dict[str, Any], out: Path, *, offline: bool, display: Display, stop: Stop
+) -> RunRecord:
     """The same question, answered anew, base session included; an attempt that was interrupted is taken up."""
     from benchmark.data.fetch import Fetching, is_offline  # noqa: PLC0415
     from benchmark.engine.request import Lookups, ask  # noqa: PLC0415
     from benchmark.engine.run import readable_record  # noqa: PLC0415 - imports torch
     from benchmark.engine.run import run as run_request  # noqa: PLC0415
 
-    options = with_files(record)
+    options = dict(options)
     where = {name: options.pop(name, None) for name in ("device", "threads")}
     request = ask(**options, lookups=Lookups(None if is_offline(offline) else Fetching(stop)))
     difference = request.question.difference(record.question.document())
@@ -129,9 +141,11 @@ def made_again(record: RunRecord, out: Path, *, offline: bool, display: Display,
     )
 
 
-def with_files(record: RunRecord) -> dict[str, Any]:
+def with_files(record: RunRecord, weights: Path | None, data_dir: Path | None) -> dict[str, Any]:
     """The record's options with paths that can be opened. An own method's file is compared before it is ever run."""
     options = record.options
+    options |= {} if weights is None else {"weights": str(weights)}
+    options |= {} if data_dir is None else {"data_dir": str(data_dir)}
     method, _, cls = options["method"].rpartition(":")
     if {FILE, DIR} & {str(value) for value in options.values()} or cls == CLASS:
         raise UsageError(f"the record does not say where its files are: type {record.command} with them in place")

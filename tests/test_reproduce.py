@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from conftest import METHODS, SHORT
 from records import fading, make_record, save
+from safetensors.torch import load_file, save_file
 
 from benchmark import reproduce as remaking
 from benchmark.display import Display, Stop
-from benchmark.errors import UsageError
+from benchmark.errors import DataError, UsageError
+from benchmark.protocol.catalogue import load_backbone
 from benchmark.publish import moved
 from benchmark.records.question import Given
 from benchmark.records.reading import read_record
@@ -21,8 +23,8 @@ from benchmark.reproduce import compared, reproduce
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def again(results: Path, text: str = "seed0") -> remaking.Reproduction:
-    return reproduce(results, text, offline=True, display=Display(quiet=True), stop=Stop())
+def again(results: Path, text: str = "seed0", **files: Path) -> remaking.Reproduction:
+    return reproduce(results, text, **files, offline=True, display=Display(quiet=True), stop=Stop())
 
 
 def test_the_same_bits_and_twice_trained_anew(short_run, tmp_path, monkeypatch):
@@ -148,6 +150,22 @@ def test_the_command_of_a_run_of_the_suite(bench, tmp_path):
     assert bad.returncode == 4
     assert json.loads(bad.stdout)["same_bits"] is False
     assert bad.stderr.splitlines()[-1].startswith(f"bench: {shown['name']} was not reproduced: the machine")
+
+
+def test_weights_may_lie_elsewhere_but_must_be_the_same(short_run, tmp_path):
+    shipped = ROOT / "protocols" / "weights" / load_backbone("digits-vit").weights
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    first.write_bytes(shipped.read_bytes())
+    short_run(out=tmp_path / "results", method="kmeans", weights=first)
+    first.rename(second)
+    with pytest.raises(DataError, match=f"no weight file at {first}"):
+        again(tmp_path / "results")
+    assert again(tmp_path / "results", weights=second).same_bits
+    tensors = load_file(second)
+    tensors["norm.bias"] = tensors["norm.bias"] + 1
+    save_file(tensors, second)
+    with pytest.raises(UsageError, match="the same question cannot be asked here: backbone"):
+        again(tmp_path / "results", weights=second)
 
 
 def test_published_records_hold_no_paths(tmp_path):

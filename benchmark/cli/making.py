@@ -82,6 +82,8 @@ def try_method(
 def reproduce(
     run: Annotated[str, typer.Argument(help="Name, file or key of a run; a part will do if no other run shares it.")],
     results: Annotated[Path, typer.Option(help="Folder that holds published/ and runs/.")] = Path("results"),
+    weights: Annotated[Path | None, typer.Option(help="Where the same weights are here, if not fetched.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the same images are here, if not fetched.")] = None,
     offline: OfflineFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -90,7 +92,8 @@ def reproduce(
     from benchmark.display import Display  # noqa: PLC0415
 
     stop = listening()
-    result = remaking.reproduce(results, run, offline=offline, display=Display(), stop=stop)
+    files = {"weights": weights, "data_dir": data_dir}
+    result = remaking.reproduce(results, run, **files, offline=offline, display=Display(), stop=stop)
     if as_json:
         print_json({"schema": 1, **result.document(), "complaint": result.complaint})
     else:
