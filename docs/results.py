@@ -72,7 +72,9 @@ def rows_of(block: Block, protocol: Protocol) -> list[Row]:
             named = load_params(name, method).params if name else {}
             for label, settings in zip(labels, combinations(block), strict=True):
                 own = {k: v for k, v in settings.items() if "." not in k}
-                changed = {k: v for k, v in (named | own).items() if usual[k] != v}
+                # a whole number in a file is a fraction where the method has one: records say 0.0 for 0
+                typed = {k: float(v) if isinstance(usual[k], float) else v for k, v in (named | own).items()}
+                changed = {k: v for k, v in typed.items() if usual[k] != v}
                 shared = {k: v for k, v in settings.items() if "." in k}
                 shared |= {"backbone": backbone} if backbone != protocol.backbone else {}
                 shared |= {"views": block.views} if block.views not in (None, protocol.views) else {}

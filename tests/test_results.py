@@ -70,3 +70,14 @@ def test_runs_of_a_part_of_the_images_stand_in_rows_of_their_own(tmp_path):
     save(tmp_path, "fea", "cifar10-t1", 2, [[90.0], [60.0, 50.0]], budget="medium", changed=part)
     table = page.sections(load(tmp_path))["cifar10-t1"]
     assert "| FEA                             | 72.5 (one seed)" in table  # 90 and 55
+
+
+def test_every_published_run_of_the_suite_stands_in_a_row():
+    """Also those whose parameter set says 0 where records say 0.0."""
+    runs = page.published()
+    blocks = load_suite("real").runs
+    rows = [row for block in blocks for name in block.protocols for row in page.rows_of(block, load_protocol(name))]
+    group = runs[runs["environment"].isin({row.environment for row in rows})]
+    shown = {run for row in rows for run in page.runs_of(group, row)["run"]}
+    assert len(shown) >= 18
+    assert {*group["run"]} - shown == set()
