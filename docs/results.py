@@ -144,7 +144,7 @@ def agreement(frame: pd.DataFrame, rows: list[Row], protocol: str) -> str:
     interval = t_interval(taus)
     if interval is None:
         return "The order of methods is compared with the paper's once two seeds are here."
-    reach = f" (95 % interval {shown(interval[0], 2)} to {shown(min(interval[1], 1.0), 2)})"
+    reach = f" (95 % interval {shown(max(interval[0], -1.0), 2)} to {shown(min(interval[1], 1.0), 2)})"
     mean = shown(sum(taus) / len(taus), 2)
     whose = f"our order of these {len(names)} methods and the paper's"
     return f"Kendall's tau between {whose}: {mean}{reach}, {len(taus)} seeds."
