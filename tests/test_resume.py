@@ -173,7 +173,7 @@ def test_damaged_state_is_moved_aside_and_its_work_done_again(unbroken, tmp_path
 
 @pytest.mark.parametrize(
     "change",
-    [{"session": 9}, {"session": -1}, {"phase": -7}, {"step": -1}, {"session": "1"}, {"logs": []}, {"odd": 1}],
+    [{"session": 9}, {"session": -1}, {"phase": -7}, {"step": -1}, {"session": "1"}, {"terms": []}, {"shapes": 1}],
     ids=str,
 )
 def test_progress_out_of_range_is_damage(unbroken, tmp_path, change):
