@@ -61,7 +61,12 @@ def test_citation_is_readable():
 
 
 def test_no_absolute_paths_in_committed_records():
-    for path in (ROOT / "results").rglob("*.json"):
+    """Those of this machine's own runs may hold them: they are ignored by git."""
+    committed = [
+        path for name in ("published", "readings", "figures") for path in (ROOT / "results" / name).rglob("*.json")
+    ]
+    assert len(committed) > 100
+    for path in committed:
         assert not re.search(r'"/(home|root|work|tmp|Users)/', path.read_text()), path
 
 
