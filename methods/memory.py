@@ -71,6 +71,56 @@ class Prototypes(nn.Module):
         return self.row[distances(h @ self.whitening, self.mean @ self.whitening).argmin(dim=1)]
 
 
+class Gaussians(nn.Module):
+    """Mean and full covariance of every class; written once. Of a covariance its Cholesky factor is stored, packed."""
+
+    mean: Tensor
+    packed: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.register_buffer("mean", torch.zeros(0, width))
+        self.register_buffer("packed", torch.zeros(0, width * (width + 1) // 2))
+
+    def add(self, mean: Tensor, factor: Tensor) -> None:
+        row, column = torch.tril_indices(self.width, self.width)
+        self.mean = torch.cat([self.mean.to(mean.device), mean.to(self.mean.dtype)])
+        self.packed = torch.cat([self.packed.to(factor.device), factor[:, row, column].to(self.packed.dtype)])
+
+    def factors(self) -> Tensor:
+        """The Cholesky factors, n x d x d."""
+        row, column = torch.tril_indices(self.width, self.width)
+        whole = self.packed.new_zeros(len(self.packed), self.width, self.width)
+        whole[:, row, column] = self.packed
+        return whole
+
+
+def penalised_fit(points: Tensor, prior: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    """Mean and Cholesky factor of a Gaussian that has seen `weight` more images, of covariance `prior`.
+
+    It minimises the points' negative log-likelihood and weight/2 (log det Σ + tr(prior Σ⁻¹)).
+    """
+    mean = points.mean(dim=0)
+    centred = points - mean
+    covariance = (weight * prior + centred.T @ centred) / (weight + len(points))
+    return mean, torch.linalg.cholesky(covariance)
+
+
+def log_volume(factor: Tensor) -> Tensor:
+    """Logarithm of the determinant of every covariance, from its Cholesky factor."""
+    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+
+
+def mahalanobis(points: Tensor, mean: Tensor, factor: Tensor) -> Tensor:
+    """Squared distance of every point to every class in the class's own covariance; class by class, to save memory."""
+    columns = [
+        torch.linalg.solve_triangular(own, (points - centre).T, upper=False).square().sum(dim=0)
+        for centre, own in zip(mean, factor, strict=True)
+    ]
+    return torch.stack(columns, dim=1)
+
+
 class Exemplars(nn.Module):
     """Ids of a few images of every class, chosen by herding, with the row each was stored under; never re-chosen."""
 

@@ -21,11 +21,14 @@ STYLES = {
     "frost": ("#009E73", "^"),
     "simgcd": ("#CC79A7", "D"),
     "autonovel": ("#E69F00", "v"),
+    "happy": ("#56B4E9", "P"),
+    "vbcgcd": ("#7F3C8D", "*"),
+    "mscincd": ("#8C6D31", "h"),
     "kmeans": ("#6E6E6E", "x"),
     "gaussian": ("#000000", "+"),
 }
 """Colours that colour-blind readers can tell apart (Okabe and Ito), one a method everywhere, and a mark beside them."""
-OTHERS = (("#56B4E9", "P"), ("#7F3C8D", "*"), ("#8C6D31", "h"), ("#5254A3", "<"), ("#A55194", ">"))
+OTHERS = (("#5254A3", "<"), ("#A55194", ">"), ("#637939", "p"), ("#AD494A", "d"), ("#3182BD", "X"))
 DECIMALS = 4
 SLUG = 60
 Input = dict[str, Any]

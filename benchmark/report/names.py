@@ -7,8 +7,12 @@ from benchmark.report.paper import Paper
 from benchmark.report.runs import OWN_MARK
 
 
+NEWER = {"happy": "Happy", "vbcgcd": "VB-CGCD", "mscincd": "MSc-iNCD++"}
+"""Methods that the paper does not compare with, and how tables call them."""
+
+
 class Names:
-    """How methods are called and ordered in tables: as in the paper, then the floors, then all others."""
+    """How methods are called and ordered in tables: as in the paper, then newer ones, the floors, and all others."""
 
     def __init__(self, paper: Paper) -> None:
         self.paper = paper
@@ -17,10 +21,10 @@ class Names:
         base, own = plain_name(method), method.removeprefix(plain_name(method))
         if base in self.paper.methods:
             return self.paper.methods[base].label + own
-        return FLOORS[base] + own if base in FLOORS else method
+        return (NEWER | FLOORS)[base] + own if base in NEWER | FLOORS else method
 
     def ordered(self, methods: Iterable[str]) -> list[str]:
-        first = [*self.paper.methods, *FLOORS]
+        first = [*self.paper.methods, *NEWER, *FLOORS]
 
         def place(name: str) -> tuple[int, str]:
             base = plain_name(name)
