@@ -142,45 +142,6 @@ STUDIES = (
         (*({"topk": topk} for topk in (5, 3, 2, 1)), {"topk": 2, "inference": "unified"}),
         taken={"topk": 2},
     ),
-    Study(
-        "Happy: between the groups, rows of the self-labelling, weight of the distillation",
-        "happy",
-        RATES,
-        (
-            {},
-            {"prior": "even", "w_old": 1.0},
-            {"w_between": 0.3},
-            {"ce_rows": "new"},
-            *({"w_fd": weight} for weight in (3.0, 10.0, 30.0)),
-            {"ce_rows": "new", "w_fd": 10.0},
-            {"w_between": 0.3, "w_fd": 10.0},
-            {"ce_rows": "new", "w_between": 0.3, "w_fd": 10.0},
-        ),
-        taken={},
-    ),
-    Study(
-        "MSc-iNCD: Baseline and Baseline++, and how many features are replayed",
-        "mscincd",
-        RATES,
-        ({}, {"replay": False}, {"balance": 0.26}, {"balance": 2.34}, {"epsilon": 0.1}),
-        taken={},
-    ),
-    Study(
-        "VB-CGCD: prior, dimensions, relabelling, alignment",
-        "vbcgcd",
-        RATES,
-        (
-            {},
-            {"relabel": "filter"},
-            {"relabel": "none"},
-            *({"prior": weight} for weight in (0.1, 10.0, 1000.0)),
-            {"pooled": True},
-            *({"dims": share} for share in (0.25, 1.0)),
-            {"align": False},
-            {"score": "mahalanobis"},
-        ),
-        taken={},
-    ),
 )
 DEFAULT_STUDY = STUDIES[3]
 

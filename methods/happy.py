@@ -68,7 +68,8 @@ class Happy(Method):
         h = self.block(batch.both)
         logits = self.head(h)
         among = logits if p.ce_rows == "all" else logits[:, self.new_rows]
-        terms["label"] = L.self_labelling(*among.chunk(2), self.head.temperature / p.target)
+        a, b = among.chunk(2)
+        terms["label"] = L.self_labelling(a, b, self.head.temperature / p.target)
         between, old, new = L.group_entropy(logits, self.new_rows, even=p.prior == "even")
         weighted = {"between": (p.w_between, between), "even_old": (p.w_old, old), "even_new": (p.w_new, new)}
         terms |= {name: weight * term for name, (weight, term) in weighted.items() if weight > 0}

@@ -78,32 +78,6 @@ def guide_to_novel(logits: Tensor, new_rows: slice) -> Tensor:
     return -math.log(len(log_mean)) - log_mean.mean()
 
 
-def group_entropy(logits: Tensor, new_rows: slice, *, even: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Happy's soft entropy of the mean prediction: between old and new rows, within the old ones, within the new ones.
-
-    Each is the divergence from what it asks for: of the two groups half each if `even`, else the new ones alone; of the
-    rows of a group, all alike.
-    """
-    log_mean = torch.logsumexp(F.log_softmax(logits, dim=1), dim=0) - math.log(len(logits))
-    old, new = log_mean[: new_rows.start], log_mean[new_rows]
-    mass_old, mass_new = old.logsumexp(dim=0), new.logsumexp(dim=0)
-    both = torch.stack([mass_old, mass_new])
-    between = math.log(2) + (both.exp() * both).sum() if even else -mass_new
-
-    def unevenness(rows: Tensor, mass: Tensor) -> Tensor:
-        return math.log(len(rows)) + ((rows - mass).exp() * (rows - mass)).sum()
-
-    return between, unevenness(old, mass_old), unevenness(new, mass_new)
-
-
-def sinkhorn(scores: Tensor, rounds: int) -> Tensor:
-    """Soft assignment of images to classes of equal size: classes and images in turn get equal totals of exp(scores)."""
-    scores = scores.detach()
-    for _ in range(rounds):
-        scores = scores.log_softmax(dim=0).log_softmax(dim=1)
-    return scores.exp()
-
-
 def same_ranking(h: Tensor, top: int, *, standardize: bool = False) -> Tensor:
     """Ranking statistics: which pairs of images (B x B) have the same `top` largest dimensions, in any order.
 
@@ -180,6 +154,32 @@ def feature_distillation(h: Tensor, old: Tensor, form: Distillation) -> Tensor:
             return torch.linalg.vector_norm(h / torch.linalg.vector_norm(h) - old / torch.linalg.vector_norm(old))
         case "none":
             return h.new_zeros(())
+
+
+def group_entropy(logits: Tensor, new_rows: slice, *, even: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Happy's soft entropy of the mean prediction: between old and new rows, within the old ones, within the new ones.
+
+    Each is the divergence from what it asks for: of the two groups half each if `even`, else the new ones alone; of the
+    rows of a group, all alike.
+    """
+    log_mean = torch.logsumexp(F.log_softmax(logits, dim=1), dim=0) - math.log(len(logits))
+    old, new = log_mean[: new_rows.start], log_mean[new_rows]
+    mass_old, mass_new = old.logsumexp(dim=0), new.logsumexp(dim=0)
+    both = torch.stack([mass_old, mass_new])
+    between = math.log(2) + (both.exp() * both).sum() if even else -mass_new
+
+    def unevenness(rows: Tensor, mass: Tensor) -> Tensor:
+        return math.log(len(rows)) + ((rows - mass).exp() * (rows - mass)).sum()
+
+    return between, unevenness(old, mass_old), unevenness(new, mass_new)
+
+
+def sinkhorn(scores: Tensor, rounds: int) -> Tensor:
+    """Soft assignment of images to classes of equal size: both in turn get equal totals of exp(scores)."""
+    scores = scores.detach()
+    for _ in range(rounds):
+        scores = scores.log_softmax(dim=0).log_softmax(dim=1)
+    return scores.exp()
 
 
 def positive_share(same: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from benchmark.report.frames import FLOORS
 from benchmark.report.paper import Paper
 from benchmark.report.runs import OWN_MARK
 
-
 NEWER = {"happy": "Happy", "vbcgcd": "VB-CGCD", "mscincd": "MSc-iNCD++"}
 """Methods that the paper does not compare with, and how tables call them."""
 
