@@ -2,7 +2,7 @@
 
 The step as it is and the step without one trick take turns in one process, so that a machine that is slow today is slow
 for both. What replaces a trick gives equal results; a trick that gains less than 5 % on ViT-B/16 and on ViT-S/14 at 112
-pixels is not worth its code (docs/tokens.md has the figures).
+pixels is not worth its code.
 """
 
 import itertools

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from benchmark.digests import digest_of
 from benchmark.display import Display, Stop
 from benchmark.engine.checkpoint import Checkpoint, Progress, State, restore
-from benchmark.engine.feed import BaseFeed
+from benchmark.engine.feed import BaseFeed, prefetched
 from benchmark.engine.request import Request
 from benchmark.engine.training import TrainingPlan, fit
 from benchmark.engine.world import World, open_world, pick_device
@@ -90,7 +90,8 @@ def base_session(world: World, cache: Path) -> tuple[BaseLearner, Progress, bool
         if not cached:
             plan = TrainingPlan("base session", 0, 0, budget.base_epochs, budget.base_lr, budget.clip, request.shared)
             state = State(progress, momentum, save)
-            fit(learner, feed, plan, seed=world.seed, state=state, stop=world.stop, display=world.display)
+            with prefetched(feed) as ready:
+                fit(learner, ready, plan, seed=world.seed, state=state, stop=world.stop, display=world.display)
         save.before.unlink(missing_ok=True)
         (folder / DONE).touch()
     return learner, progress, cached

@@ -17,7 +17,7 @@ from benchmark.display import Display, Stop
 from benchmark.engine.base_session import BaseLearner, base_session
 from benchmark.engine.checkpoint import Checkpoint, Progress, Saved, State, restore
 from benchmark.engine.evaluation import evaluate
-from benchmark.engine.feed import NovelFeed
+from benchmark.engine.feed import NovelFeed, prefetched
 from benchmark.engine.inspection import counted, plain_values, refuse_strays, refuse_unsaved, strays_in_classes
 from benchmark.engine.lifecycle import begin, build, phase_epochs, rebuild, rebuild_copy, remembered
 from benchmark.engine.own_code import naming_own_lines
@@ -192,7 +192,8 @@ class Run:
         title = f"session {session.number}, {phase.name}"
         plan = TrainingPlan(title, session.number, place, epochs, budget.lr, budget.clip, self.request.shared)
         state = State(progress, self.momentum, self.checkpoint)
-        fit(method, feed, plan, seed=world.seed, state=state, stop=world.stop, display=world.display)
+        with prefetched(feed) as ready:
+            fit(method, ready, plan, seed=world.seed, state=state, stop=world.stop, display=world.display)
         refuse_strays(method, self.in_classes)
         refuse_unsaved(values, plain_values(method))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmark.display import Display, Stop
 from benchmark.engine.checkpoint import Progress, State, Stateful
-from benchmark.engine.feed import Feed, prefetched
+from benchmark.engine.feed import Feed
 from benchmark.errors import DivergedError, InterruptedRunError, UsageError
 from benchmark.protocol.models import Shared
 from benchmark.seeds import seed_for
@@ -67,20 +67,6 @@ def fit(
     One optimiser for all methods: SGD with momentum, a cosine by epoch, no weight decay on biases and other 1-d
     tensors. Stops at the first loss that is not finite; the last saved state stays.
     """
-    with prefetched(feed) as ready:
-        descend_all(learner, ready, plan, seed, state, stop, display)
-
-
-def descend_all(
-    learner: Learner[Taken],
-    feed: Feed[Taken],
-    plan: TrainingPlan,
-    seed: int,
-    state: State,
-    stop: Stop,
-    display: Display,
-) -> None:
-    """The steps of a plan."""
     progress, shared = state.progress, plan.shared
     parameters = {name: p for name, p in learner.named_parameters() if p.requires_grad}
     optimiser = sgd([*parameters.values()], plan.lr, shared)
